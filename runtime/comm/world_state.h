@@ -19,7 +19,7 @@ class WorldState {
   // Requires: `reason` is an error.
   virtual absl::Status Fail(int rank, const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
-  virtual bool failed() const = 0;           // the same, as a quick check
+  virtual bool failed() const = 0;           // !failure().ok(), but faster
   // `told` is called, by any thread, once the world has failed, or immediately if it has failed
   // already. It must call nothing of this object. Null: nothing is called. Once this function has
   // returned, the function that was set before is not called any more.

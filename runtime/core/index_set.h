@@ -4,14 +4,14 @@
 //   blocks of 2 dealt to 3 ranks, 12, rank 0     {0, 1, 6, 7}        one run, count 2, stride 6
 //   zigzag of 8 over 2 ranks, rank 0             {0, 1, 6, 7}        the same set: canonical, so ==
 //
-// A rank's local index of a global index is its position in the set: local elements lie in
-// ascending global order. Pure values; nothing here knows of meshes.
 // A rank's local index of a global index is its position in the set, since local elements are in
 // ascending global order. Pure values; nothing here knows of meshes.
-// left: each run takes as many of them as are equally long and equally far apart. So equal sets
+//
 // The canonical form: take the set's maximal intervals (with no neighbour in the set) from the
 // left; each run takes as many of them as have the same length and the same distance. So equal sets
 // have equal runs, and no other split into runs that do not interleave has fewer runs.
+//
+//   {0, 1, 6, 7, 12, 13, 20}   {0..1 +6 x3, 20}
 //   {0, 5, 15, 25}             {0 +5 x2, 15 +10 x2}
 //   {0, 1, 3, 6, 7, 9}         {0..1, 3, 6..7, 9}: runs never interleave
 //

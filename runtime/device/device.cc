@@ -24,7 +24,7 @@ absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
   TakeBack();
   if (failed()) return failure();
   if (bytes == 0) return nullptr;
-  // What is only counted has no other limit.
+  // Memory that is only counted (meta) has no other limit.
   const bool countable = bytes <= std::numeric_limits<int64_t>::max() - memory_.live_bytes;
   absl::StatusOr<void*> data =
       countable ? DoAllocate(bytes)
@@ -114,16 +114,16 @@ DeviceEvent Device::Record() { return DoRecord(); }
 
 absl::Status Device::Wait(const DeviceEvent& event) {
   if (event.state() != nullptr) {
-    // A failed device waits too: what it frees next may still be read by those who set the event.
+    // Also on a failed device: the ranks that recorded the event may still read what it frees next.
     if (absl::Status status = DoWait(event); !status.ok()) Fail(status);
   }
   return failure();
 }
 
 absl::Status Device::Synchronize() {
-  // Of a failed device too: its caller is about to let go of memory that the queue may still use.
+  // Also on a failed device: its caller is about to free memory that the queue may still use.
   if (absl::Status status = DoSynchronize(); !status.ok()) Fail(status);
-  TakeBack();  // what a foreign deleter in the queue let go among it
+  TakeBack();  // including what deleters in the queue released
   return failure();
 }
 

@@ -17,11 +17,11 @@ std::string Describe(const GemmProblem& p) {
                       ") in ", ToString(p.dtype), " to ", ToString(p.out_dtype));
 }
 
-// No two elements of C at the same place, its rows contiguous.
+// Checks that no two elements of C are at the same place, and that its rows are contiguous.
 bool IsRowMajor(const GemmProblem& p) {
   if (p.n > 1 && p.c.col_stride != 1) return false;
   const bool rows = p.m <= 1 || p.c.row_stride >= p.n;
-  // Matrices apart, or interleaved: rows of one between the rows of another.
+  // The matrices are separate, or interleaved: rows of one between the rows of another.
   const bool matrices = p.batch <= 1 || p.c.batch_stride >= (p.m - 1) * p.c.row_stride + p.n ||
                         (p.c.batch_stride >= p.n &&
                          (p.m <= 1 || p.c.row_stride >= (p.batch - 1) * p.c.batch_stride + p.n));

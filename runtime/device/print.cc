@@ -14,7 +14,7 @@
 namespace dtensor {
 namespace {
 
-// More are never shown: a tensor of very many short dimensions has no middle to leave out.
+// More are never shown: edges cannot shorten a tensor of very many short dimensions.
 constexpr int64_t kMostShown = 100'000;
 
 template <typename T>
@@ -26,7 +26,7 @@ std::string ElementText(T value) {
   } else {
     const double number = static_cast<double>(
         static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
-    if (std::isnan(number)) return "nan";  // also one with a sign
+    if (std::isnan(number)) return "nan";  // also if its sign is set
     return RoundedText(number, sizeof(T) == 2 ? 4 : 6);
   }
 }
@@ -50,7 +50,7 @@ class Printer {
   }
 
  private:
-  // Of elements that are shown; where there are none, of the brackets around them.
+  // The number of elements that are shown; if there are none, of the brackets around them.
   int64_t Count() const {
     int64_t count = 1;
     for (int dim = 0; dim < tensor_.ndim() && count <= kMostShown; ++dim) {
@@ -61,7 +61,7 @@ class Printer {
   }
   bool Crops(int dim) const { return crops_ && tensor_.size(dim) > 2 * edge_; }
 
-  // Calls fn(i) for each index of `dim` that is shown, and gap() where some are not.
+  // Calls fn(i) for each index of `dim` that is shown, and gap() where some are left out.
   template <typename Fn, typename Gap>
   void ForEachShown(int dim, Fn fn, Gap gap) const {
     const int64_t size = tensor_.size(dim);

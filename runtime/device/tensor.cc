@@ -33,7 +33,7 @@ Tensor::Storage::~Storage() {
   } else if (owned && bytes > 0) {
     was_kept ? device->FreeFromAnyThread(data, bytes) : device->Free(data, bytes);
   }
-  // Last: whoever sees 0 may destroy the device.
+  // Last: a thread that sees 0 may destroy the device.
   was_kept ? device->UncountTensorFromAnyThread() : device->CountTensor(-1);
 }
 
@@ -54,14 +54,14 @@ absl::Status Tensor::Storage::CopyAway() {
     }
   }
   data = static_cast<char*>(copy);
-  device->CountTensor(1);  // before the lender may count less
+  device->CountTensor(1);  // before the lender's count may fall
   LeaveLender();
   return absl::OkStatus();
 }
 
 namespace {
 
-// One past the last element that a tensor reaches, counted from its first.
+// One past the last element that a tensor reaches, relative to its first.
 int64_t Extent(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides) {
   int64_t last = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -71,14 +71,14 @@ int64_t Extent(absl::Span<const int64_t> shape, absl::Span<const int64_t> stride
   return last + 1;
 }
 
-// Bytes of a tensor, or an error that says why there is no such tensor.
+// The size of a tensor in bytes, or an error that says why such a tensor cannot exist.
 absl::StatusOr<int64_t> BytesOf(DType dtype, absl::Span<const int64_t> shape) {
   int64_t bytes = SizeOf(dtype);
   bool fits = true, empty = false;
   for (int64_t size : shape) {
     if (size < 0) return InvalidArgument({"a tensor has no shape ", DimsToString(shape)});
     empty = empty || size == 0;
-    // Strides must fit even where there is no element.
+    // Strides must be representable even if there are no elements.
     fits = fits && !__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
   }
   if (fits) return empty ? 0 : bytes;
@@ -86,9 +86,10 @@ absl::StatusOr<int64_t> BytesOf(DType dtype, absl::Span<const int64_t> shape) {
                                                    " has more bytes than 63 bits count"));
 }
 
-// Strides that show the elements of (shape, strides) as `to`; none if only a copy could.
-// Neighbouring dimensions that are contiguous with one another form a group; each group must be the
-// product of neighbouring dimensions of `to`. Requires: as many elements, and at least one.
+// Strides that view the elements of (shape, strides) as shape `to`; none if only a copy could do
+// it. Neighbouring dimensions that are contiguous with one another form a group; each group must be
+// the product of neighbouring dimensions of `to`. Requires: the same number of elements, at least
+// one.
 bool ReshapeStrides(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides,
                     absl::Span<const int64_t> to, Dims& result) {
   result.assign(to.size(), 0);
@@ -111,7 +112,7 @@ bool ReshapeStrides(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
     }
     group = 1;
   }
-  // What is left of `to` has size 1; any stride will do.
+  // The remaining dimensions of `to` have size 1; any stride is right.
   for (; j >= 0; --j) result[j] = j + 1 < static_cast<int64_t>(to.size()) ? result[j + 1] : 1;
   return true;
 }
@@ -173,7 +174,7 @@ absl::Status Tensor::BeforeWrite() const {
   return absl::OkStatus();
 }
 
-// A borrower reaches from this tensor's first element to its last.
+// A borrower covers the range from this tensor's first element to its last.
 Tensor Tensor::Borrow() && {
   DT_REQUIRE_DEFINED(defined(), "Tensor::Borrow()");
   void* const first = raw();
@@ -192,11 +193,11 @@ absl::Status Tensor::EndBorrow() const {
 
 absl::StatusOr<std::shared_ptr<const void>> Tensor::Keep() const {
   DT_REQUIRE_DEFINED(defined(), "Tensor::Keep()");
-  DT_RETURN_IF_ERROR(EndBorrow());  // leaving a lender is for the device's thread
+  DT_RETURN_IF_ERROR(EndBorrow());  // only the device's thread may leave a lender
   std::shared_ptr<const void> keeper;
   DT_RETURN_IF_ERROR(NoThrow([&] {
-    // The count goes down before the pointer goes: is_only_user() acquires it, and so comes after
-    // what the keeper's owner read.
+    // The count is decreased before the pointer is released: is_only_user() acquires it, and is
+    // therefore ordered after what the keeper's owner read.
     storage_->was_kept = true;
     ++storage_->keepers;
     keeper = std::shared_ptr<const void>(storage_->data, [kept = storage_](const void*) mutable {
@@ -230,7 +231,7 @@ Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
   Tensor view;
   view.numel_ = NumElements(shape);
   if (view.numel_ > 0) {
-    // Any stride and offset may be asked for: their bytes need not fit into an int64_t.
+    // Any stride and offset may be given, so their bytes may exceed an int64_t.
     const absl::int128 first = offset_ + absl::int128(offset) * SizeOf(dtype_);
     absl::int128 last = first;
     for (size_t d = 0; d < shape.size(); ++d) {
@@ -240,7 +241,7 @@ Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
                "Tensor::View: the view reaches outside of its tensor's memory");
     view.offset_ = static_cast<int64_t>(first);
   }
-  // An empty tensor has no address to go on from.
+  // An empty tensor has no address from which to continue.
   DT_REQUIRE(view.numel_ == 0 || numel_ > 0, "Tensor::View: an empty tensor shows no elements");
   view.storage_ = storage_;
   view.dtype_ = dtype_;
@@ -336,7 +337,7 @@ absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
     DT_RETURN_IF_ERROR(device.CopyFromHost(tensor.raw(), values.data(), bytes));
     return tensor;
   }
-  // The copy may begin after we return: it reads a copy of ours, which goes after it.
+  // The copy may begin after we return, so it reads a copy of our own, which is freed after it.
   std::shared_ptr<T[]> staged;
   DT_RETURN_IF_ERROR(NoThrow([&] {
     staged = std::make_shared_for_overwrite<T[]>(values.size());
@@ -348,8 +349,8 @@ absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
   return tensor;
 }
 
-// Strided tensors come as the memory that they span: gathering is then the host's work on any
-// device. Throws std::bad_alloc.
+// Strided tensors are fetched as the whole memory range that they span; gathering is then done by
+// the host on every device. Throws std::bad_alloc.
 template <typename T>
 absl::Status Fetch(const Tensor& tensor, std::vector<T>& values) {
   Device& device = tensor.device();
@@ -357,7 +358,7 @@ absl::Status Fetch(const Tensor& tensor, std::vector<T>& values) {
   auto span = std::make_unique_for_overwrite<T[]>(extent);
   if (!tensor.is_contiguous()) values.reserve(tensor.numel());
   const absl::Status copied = device.CopyToHost(span.get(), tensor.raw(), extent * sizeof(T));
-  // Also when that failed: earlier work may still write to what the caller holds.
+  // Also if the copy failed: earlier work may still write to what the caller holds.
   DT_RETURN_IF_ERROR(device.Synchronize());
   DT_RETURN_IF_ERROR(copied);
   if (tensor.is_contiguous()) {

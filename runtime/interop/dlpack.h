@@ -45,7 +45,6 @@ using UnversionedDlpackTensor = std::unique_ptr<DLManagedTensor, CallDlpackDelet
 // `stream` uses 1 for the default stream and has no 0. Errors: kInvalidArgument, with the remedy,
 // for a null handle, another device or major version, types that the library lacks, vectors
 // (lanes), more than 64 dimensions, and as AdoptMemory.
-// types that the library lacks, vectors (lanes), more than 64 dimensions, and as AdoptMemory.
 absl::StatusOr<Tensor> FromDlpack(Device& device, DlpackTensor from);
 absl::StatusOr<Tensor> FromDlpack(Device& device, UnversionedDlpackTensor from);
 

@@ -1,4 +1,4 @@
-// The code of PullCommunicator, for those who instantiate it.
+// The implementation of PullCommunicator, for sources that instantiate it.
 #ifndef DTENSOR_RUNTIME_COMM_PULLS_PULL_COMMUNICATOR_INL_H_
 #define DTENSOR_RUNTIME_COMM_PULLS_PULL_COMMUNICATOR_INL_H_
 
@@ -39,7 +39,7 @@ absl::Status PullCommunicator<WorldType>::BeginExchange(const Collective& collec
                                                         absl::Span<const ExchangePart> parts) {
   DT_RETURN_IF_ERROR(CheckUsable(collective));
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size(), &device_));
-  // Whatever goes wrong from here on, peers may have heard of this exchange.
+  // If anything fails from here on, peers may already know of this exchange.
   const absl::Status status = NoThrow([&] { return Start(collective, parts); });
   return status.ok() ? status : world_.Met(world_.Fail(rank_, status), rank_, collective);
 }
@@ -90,9 +90,9 @@ absl::Status PullCommunicator<WorldType>::FinishDropped() {
 template <typename WorldType>
 void PullCommunicator<WorldType>::End() {
   ended_ = true;
-  // Whoever reads what is let go of hears that this rank withdrew it.
+  // Ranks that read what is freed here learn that this rank withdrew it.
   if (world_.failed()) world_.Fail(rank_, world_.failure()).IgnoreError();
-  // With what groups keep of their peers' memory.
+  // Together with what groups keep of their peers' memory.
   std::erase_if(memberships_, [](const Membership& in) {
     return in.collective == nullptr || in.owner != nullptr;
   });
@@ -177,7 +177,7 @@ void PullCommunicator<WorldType>::SleepAtRandom() {
 template <typename WorldType>
 typename PullCommunicator<WorldType>::Membership& PullCommunicator<WorldType>::MembershipOf(
     absl::Span<const int> ranks) {
-  // The same group again, or one of a few.
+  // The same group as last time, or one of a few.
   for (size_t i = 0; i < memberships_.size(); ++i) {
     const size_t at = (last_membership_ + i) % memberships_.size();
     if (memberships_[at].group->ranks() != ranks) continue;
@@ -187,7 +187,7 @@ typename PullCommunicator<WorldType>::Membership& PullCommunicator<WorldType>::M
   return NewMembership(ranks);
 }
 
-// Takes the place of the idle one that was used least recently, once there are enough.
+// Replaces the idle membership that was used least recently, once there are enough.
 template <typename WorldType>
 typename PullCommunicator<WorldType>::Membership& PullCommunicator<WorldType>::NewMembership(
     absl::Span<const int> ranks) {
@@ -279,7 +279,7 @@ absl::Status PullCommunicator<WorldType>::PullFromPeers(const Collective& collec
   }
   DT_RETURN_IF_ERROR(LaunchPulls(in));
   group.PublishDone(in.me, in.number, has_events_ ? device_.Record() : DeviceEvent());
-  Count(collective, traffic.messages, traffic.bytes);  // peers need not wait for it
+  Count(collective, traffic.messages, traffic.bytes);  // after publishing: peers need not wait
   return absl::OkStatus();
 }
 
@@ -309,8 +309,8 @@ bool PullCommunicator<WorldType>::AddPull(const ExchangePart& part, const Receiv
   return false;
 }
 
-// At once, so that an error means that none of them runs. Each member begins elsewhere: were all
-// to read the same peer at the same time, they would wait for the same memory.
+// Launches all pulls together, so after an error none of them runs. Each member begins with another
+// pull: if all read the same peer at the same time, they would compete for the same memory.
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::LaunchPulls(const Membership& in) {
   if (pulls_.empty()) return absl::OkStatus();
@@ -332,8 +332,8 @@ absl::Status PullCommunicator<WorldType>::AwaitReaders(const Collective& collect
 }
 
 // Ends an exchange that failed. The caller may now free what peers are reading, so this waits until
-// none is, which takes no longer than a read does: no member begins one once the world has failed
-// (World::BeginReading). A rank that posted and has not come back to read holds nobody up.
+// none is. That takes no longer than one read, since no member begins to read once the world has
+// failed (World::BeginReading). A rank that posted and has not come back to read delays nobody.
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Withdraw(const Membership& in,
                                                    const absl::Status& reason) {

@@ -15,7 +15,7 @@
 namespace dtensor {
 namespace {
 
-// Where it is a limit that somebody has set.
+// Explains a failure to allocate if a configured limit caused it.
 std::string Why(int64_t bytes) {
   const std::optional<int64_t> left = MemoryLeft();
   if (!left || *left >= bytes) return "";

@@ -9,7 +9,7 @@ namespace {
 
 struct Files {
   const char *limit, *used;
-  const char *inactive, *active;  // in memory.stat: of files
+  const char *inactive, *active;  // names in memory.stat, for cached files
 };
 constexpr Files kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
                              "total_inactive_file", "total_active_file"};
@@ -18,7 +18,7 @@ constexpr Files kVersion2 = {"/memory.max", "/memory.current", "inactive_file", 
 std::optional<int64_t> ReadNumber(const std::string& path) {
   std::ifstream file(path);
   int64_t number;
-  return file >> number ? std::optional(number) : std::nullopt;  // "max" is none
+  return file >> number ? std::optional(number) : std::nullopt;  // "max" means no limit
 }
 
 int64_t CachedFiles(const std::string& folder, const Files& files) {
@@ -38,7 +38,7 @@ std::optional<int64_t> LeftBy(const std::string& folder, const Files& files) {
   return std::max<int64_t>(0, *limit - *used + CachedFiles(folder, files));
 }
 
-// By the group and those that it is in: a container may see only the last of these.
+// The minimum over the group and the groups around it: a container may see only the outermost one.
 std::optional<int64_t> LeftByAll(const std::string& root, std::string_view path,
                                  const Files& files) {
   std::optional<int64_t> left;

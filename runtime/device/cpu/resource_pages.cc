@@ -19,7 +19,7 @@ void* ResourcePages::Map(int64_t bytes) {
   NoThrow([&] {
     data = resource_->allocate(bytes, AlignmentOf(bytes));
     return absl::OkStatus();
-  }).IgnoreError();  // null says it
+  }).IgnoreError();  // null reports it
   return data;
 }
 

@@ -46,8 +46,8 @@ absl::Status Refused(absl::string_view what, int error, absl::string_view remedy
                                                               : absl::ResourceExhaustedError(text);
 }
 
-// All of the file at a huge page, so that it can have such pages; MAP_FAILED, with errno, where
-// there are not so many addresses.
+// Maps the whole file, aligned to a huge page so that it can have such pages. Returns MAP_FAILED,
+// with errno, if there are not so many addresses.
 void* MapFile(int file, int64_t bytes, int protection) {
   constexpr int64_t kHugePage = PageSource::kHugePage;
   void* const space = mmap(nullptr, bytes + kHugePage, PROT_NONE,
@@ -66,15 +66,16 @@ void* MapFile(int file, int64_t bytes, int protection) {
     return mapped;
   }
   madvise(mapped, bytes, MADV_HUGEPAGE);
-  // A forked child would read what its parent writes later, and its tensors would be the parent's.
+  // Otherwise a forked child would read what its parent writes later, and its tensors would be the
+  // parent's.
   madvise(mapped, bytes, MADV_DONTFORK);
-  madvise(mapped, bytes, MADV_DONTDUMP);  // a core dump looks at each page, also of what is empty
+  madvise(mapped, bytes, MADV_DONTDUMP);  // a core dump would read each page, even empty ones
   return mapped;
 }
 
 uint64_t RandomKey() {
   std::random_device random;
-  return uint64_t{random()} << 32 | random() | 1;  // no 0: that is what a new page has
+  return uint64_t{random()} << 32 | random() | 1;  // never 0, which is what a new page contains
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::Create(int64_t bytes, 
     return Refused("1 GiB of addresses", errno, kMoreAddresses);
   }
   made->data_ = static_cast<char*>(mapped);
-  rlimit limit;  // beyond which ftruncate sends a signal
+  rlimit limit;  // beyond it ftruncate sends a signal
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(name.bytes)) {
     errno = EFBIG;
   } else if (ftruncate(name.descriptor, name.bytes) == 0) {
@@ -124,15 +125,15 @@ SharedArena::~SharedArena() {
   if (name_.descriptor >= 0) close(name_.descriptor);
 }
 
-// Memory that is missing shows here, and not as a signal when it is written.
+// Missing memory is reported here, instead of by a signal when it is written.
 bool SharedArena::Touch(char* data, int64_t bytes) {
   if (const std::optional<int64_t> left = MemoryLeft(); left && *left < bytes) {
     errno = ENOMEM;
     return false;
   }
-  // Most systems give shared memory no huge pages by themselves, but make them of small ones where
-  // they are told to. Without, large moves take a fifth longer. A huge page without any small one
-  // is passed over; where there are none to be had, small ones do.
+  // Most systems give shared memory no huge pages by themselves, but build them from small pages on
+  // request. Without them, large moves take a fifth longer. Collapsing skips a huge page that has
+  // no small page yet; if no huge pages are available, small ones are used.
   for (int64_t at = 0; at + kHugePage <= bytes; at += kHugePage) {
     if (madvise(data + at, kPage, kPopulateWrite) == 0) madvise(data + at, kHugePage, kCollapse);
   }

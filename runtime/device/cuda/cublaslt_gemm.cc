@@ -16,7 +16,7 @@
 namespace dtensor {
 namespace {
 
-// What NVIDIA recommends for Hopper; older GPUs want less.
+// NVIDIA's recommendation for Hopper; older GPUs need less.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kMostPlans = 4096;
 
@@ -27,15 +27,15 @@ absl::Status ToStatus(cublasStatus_t status, const char* call) {
 
 #define DT_CUBLAS(function, ...) DT_RETURN_IF_ERROR(ToStatus(function(__VA_ARGS__), #function))
 
-// What a plan depends on. Alignments are of addresses, in bytes: algorithms for aligned operands
-// fail on others.
+// What a plan depends on. Alignments are those of addresses, in bytes: algorithms for aligned
+// operands fail on others.
 struct Key {
   DType dtype, out_dtype;
   bool accumulate;
   int64_t batch, m, n, k;
   OperandStrides a, b, c;
   uint32_t a_alignment, b_alignment, c_alignment;
-  int64_t part_rows = 0;  // of a part: m is that of the whole, whose code it takes
+  int64_t part_rows = 0;  // for a part: m is then the whole's, whose algorithm it uses
   friend bool operator==(const Key&, const Key&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Key& key) {
@@ -96,8 +96,8 @@ cudaDataType_t CudaType(DType dtype) {
   }
 }
 
-// cuBLASLt counts columns first: a row-major matrix (rows, columns) is to it a (columns, rows) one.
-// So it multiplies transposes: C' = B' A'.
+// cuBLASLt is column-major: it sees a row-major matrix (rows, columns) as a (columns, rows) one. So
+// it multiplies the transposes: C' = B' A'.
 absl::Status InitLayout(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, const OperandStrides& s,
                         int64_t rows, int64_t columns, int32_t batch) {
   if (s.row_major()) std::swap(rows, columns);
@@ -133,8 +133,9 @@ absl::Status InitPreference(cublasLtMatmulPreferenceOpaque_t& preference, const 
   const size_t workspace = kWorkspaceBytes;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
-  // No sum in parts that a second kernel adds up (split-K), which may round them to the result's
-  // type. In which order a kernel adds is its own: other shapes may get other ones.
+  // Excludes sums in parts that a second kernel adds up (split-K), since these may be rounded to
+  // the result's type. In which order a kernel adds is up to cuBLASLt and may differ between
+  // shapes.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
@@ -174,7 +175,7 @@ GemmMatrix FromRow(const GemmMatrix& x, int64_t row, DType dtype) {
           x.col_stride, x.batch_stride};
 }
 
-// The product of which `p` is a part.
+// The whole product of which `p` is a part.
 GemmProblem WholeOf(const GemmProblem& p) {
   GemmProblem whole = p;
   whole.m = p.whole_rows;
@@ -184,7 +185,7 @@ GemmProblem WholeOf(const GemmProblem& p) {
   return whole;
 }
 
-// `whole` with fewer rows, by the same algorithm. Errors: kUnimplemented where that cannot do it.
+// `whole` with fewer rows, by the same algorithm. Errors: kUnimplemented if that cannot compute it.
 absl::StatusOr<Plan> MakePartPlan(const Key& key, const Plan& whole, cublasLtHandle_t handle) {
   Plan plan = whole;
   DT_RETURN_IF_ERROR(InitLayout(plan.a, key.dtype, key.a, key.part_rows, key.k, 1));
@@ -223,7 +224,7 @@ struct CublasLtGemm::Impl {
     return &plans.emplace(key, *plan).first->second;
   }
 
-  // Of a part, or of a whole product.
+  // For a part, or for a whole product.
   absl::StatusOr<Plan*> PlanOf(const GemmProblem& p) {
     if (p.whole_rows == 0) {
       DT_ASSIGN_OR_RETURN(const Key key, MakeKey(p));
@@ -266,7 +267,8 @@ absl::Status CublasLtGemm::CheckRows(const GemmProblem& gemm) {
 
 absl::Status CublasLtGemm::Run(const GemmProblem& gemm) {
   GemmProblem p = WithoutNeedlessBatch(gemm);
-  // Columns of one A that reach into those of the next are a matrix each, and together none.
+  // If the columns of one A overlap those of the next, each A is a valid matrix, but the joined one
+  // is not.
   if (!StridesOf(p.a, p.m, p.k, p.batch)) p = gemm;
   DT_ASSIGN_OR_RETURN(Plan* const plan, impl_->PlanOf(p));
   const float one = 1, beta = p.accumulate ? 1 : 0;

@@ -1,6 +1,6 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
-// A device whose queue is a CUDA stream. docs/status.md says on which GPUs it has run.
+// A device whose queue is a CUDA stream. docs/status.md lists the GPUs on which it has run.
 
 #include <cuda_runtime_api.h>
 
@@ -41,7 +41,7 @@ class CudaDevice final : public Device {
         allocator_(std::move(allocator)) {}
 
   cudaStream_t stream() const { return stream_; }
-  // Where a launch goes that is now made.
+  // The stream for a launch that is made now.
   cudaStream_t BeginWork() {
     ++work_;
     return queue_;
@@ -78,8 +78,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     const CurrentGpu current(ordinal());
     if (gemm_ != nullptr) {  // it was started
-      // There is nobody left to tell of errors. What is deferred may defer more, and give memory
-      // back.
+      // Errors can no longer be reported to anybody. Deferred functions may defer more, and free
+      // memory.
       do {
         Finish().IgnoreError();
         TakeBack();
@@ -116,7 +116,7 @@ class CudaDevice final : public Device {
   // CUDA keeps a current device for each thread.
   absl::Status MakeCurrent() { return ToStatus(cudaSetDevice(ordinal()), "cudaSetDevice"); }
 
-  // For what the caller launched: an error there is a failure of the device.
+  // Checks what the caller launched: an error there is a failure of the device.
   absl::Status Launched(const absl::Status& status) {
     Fail(status);
     return status;
@@ -136,13 +136,13 @@ class CudaDevice final : public Device {
     return data;
   }
   void DoFree(void* data, int64_t bytes) override {
-    if (works_on_) return;  // perhaps there
-    // What is launched in the other queue may still use it.
+    if (works_on_) return;  // the GPU may still use it
+    // What was launched on the other queue may still use it.
     if (queue_ != stream_) {
       freed_.emplace_back(data, bytes);
       return;
     }
-    const CurrentGpu current(ordinal());  // the thread may be none of ours
+    const CurrentGpu current(ordinal());  // the thread may not be ours
     if (!current.status().ok()) return Fail(current.status());
     if (allocator_.allocate) return allocator_.free(data, bytes, stream_);
     Fail(ToStatus(cudaFreeAsync(data, stream_), "cudaFreeAsync"));
@@ -161,7 +161,8 @@ class CudaDevice final : public Device {
     return ToStatus(cudaStreamWaitEvent(stream, point.get(), 0), "cudaStreamWaitEvent");
   }
 
-  // The GPU works on, for ever perhaps: what it may touch stays. CUDA's calls would wait for it.
+  // The GPU continues to work, perhaps for ever: what it may access is leaked. CUDA's calls would
+  // wait for it.
   void Abandon() {
     state_.release();
     gemm_.release();
@@ -169,7 +170,7 @@ class CudaDevice final : public Device {
     deferred_.Leak();
   }
 
-  // What the pool holds while the stream works on, what is in use among it.
+  // How much the pool keeps while the stream works, including memory in use.
   absl::Status KeepBytes(uint64_t bytes) {
     DT_RETURN_IF_ERROR(MakeCurrent());
     DT_CUDA(cudaMemPoolSetAttribute, pool_, cudaMemPoolAttrReleaseThreshold, &bytes);
@@ -242,20 +243,20 @@ class CudaDevice final : public Device {
     return ToStatus(*kernel_error_);
   }
   absl::Status Finish() {
-    const uint64_t end = deferred_.End();  // other threads defer on while this one waits
+    const uint64_t end = deferred_.End();  // other threads may defer more while this one waits
     auto point = RecordPoint(stream_);
     const absl::Status status = point.ok() ? wait_.For(**point) : point.status();
     works_on_ = absl::IsDeadlineExceeded(status);
-    // The stream has done what it had then, or will never do anything again.
+    // The stream has done what it had at that time, or will never do anything again.
     if (!works_on_) deferred_.RunBefore(end);
     return status;
   }
 
-  // On a host thread, when one comes by: a deleter may call CUDA, which the stream's own callbacks
-  // must not.
+  // Deferred functions run on a host thread, at its next opportunity: a deleter may call CUDA,
+  // which callbacks of the stream must not do.
   void DoDefer(std::function<void()> fn) override {
-    const CurrentGpu current(ordinal());  // the thread may be none of ours
-    std::function<bool()> is_done;        // null, until a wait for all, if it cannot be recorded
+    const CurrentGpu current(ordinal());  // the thread may not be ours
+    std::function<bool()> is_done;        // null if no point was recorded: fn waits for Finish
     if (auto point = RecordPoint(stream_); point.ok()) {
       is_done = [point = *std::move(point)] { return point->reached(); };
     }
@@ -270,10 +271,11 @@ class CudaDevice final : public Device {
 
   const bool has_own_stream_;
   cudaStream_t stream_;
-  cudaStream_t transfers_ = nullptr;  // from the first transfers on
-  // The GPU's default one, which AllowPeerReads opens; the program may have made another current.
+  cudaStream_t transfers_ = nullptr;  // created for the first transfers
+  // The GPU's default pool, to which AllowPeerReads gives access; the program may have made another
+  // one current.
   cudaMemPool_t pool_ = nullptr;
-  cudaStream_t queue_ = nullptr;                  // the one of both that is given work
+  cudaStream_t queue_ = nullptr;                  // the one of the two that gets new work
   uint64_t work_ = 0;                             // how much the device was given
   std::vector<std::pair<void*, int64_t>> freed_;  // since transfers began
   const CudaAllocator allocator_;

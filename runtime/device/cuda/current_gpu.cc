@@ -8,8 +8,8 @@
 namespace dtensor {
 namespace {
 
-// Whether this process has a context there. Only the driver says so without making one; programs
-// are not linked to it.
+// Whether this process has a context there. Only the driver API tells this without creating one;
+// programs are not linked to it.
 bool IsUsed(int gpu) {
   using StateOf = CUresult(CUdevice, unsigned*, int*);
   static StateOf* const state_of = [] {
@@ -29,7 +29,7 @@ bool IsUsed(int gpu) {
 CurrentGpu::CurrentGpu(int gpu) {
   int before = -1;
   const bool known = cudaGetDevice(&before) == cudaSuccess;
-  // Also where it is current: GPU 0 is said to be where nothing was chosen.
+  // Also if it is current already: CUDA reports GPU 0 as current if none was chosen.
   status_ = ToStatus(cudaSetDevice(gpu), "cudaSetDevice");
   if (known && IsUsed(before)) before_ = before;
 }

@@ -29,7 +29,7 @@ absl::Status CheckCanRead(int gpu, int other) {
       ": ranks of one process need GPUs that are connected; give them those that are"));
 }
 
-// What programs allocate by cudaMalloc, and give to tensors.
+// Gives access to memory that programs allocate by cudaMalloc and pass to tensors.
 absl::Status LetReadOutsideOfPools(int reader, int gpu) {
   const CurrentGpu current(reader);
   DT_RETURN_IF_ERROR(current.status());
@@ -41,7 +41,7 @@ absl::Status LetReadOutsideOfPools(int reader, int gpu) {
   return absl::OkStatus();
 }
 
-// Devices allocate from the default pool of their GPU, which that does not open.
+// Devices allocate from the default pool of their GPU, to which the above gives no access.
 absl::Status LetRead(const std::set<int>& readers, int gpu) {
   std::vector<cudaMemAccessDesc> access;
   for (const int reader : readers) {

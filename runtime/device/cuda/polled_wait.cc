@@ -12,20 +12,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What most waits for small work take; asking is dear to others on the GPU's bus, and waking up to
-// others on this core. Pauses then are a part of what was waited, which is how much longer a wait
-// is at most.
+// Most waits for small work are shorter than kAskAtOnce. Polling costs others bandwidth on the
+// GPU's bus, and waking up costs others time on this core. So later pauses are a fraction of the
+// time waited so far, which bounds how much longer a wait may take.
 constexpr auto kAskAtOnce = std::chrono::microseconds(200);
 constexpr Clock::duration kLeastPause = std::chrono::microseconds(20);
 constexpr Clock::duration kMostPause = std::chrono::milliseconds(2);
 constexpr int kPauseOfWait = 64;
-constexpr std::chrono::duration<double> kAgain(0.1);  // the patience of one that has given up
+constexpr std::chrono::duration<double> kAgain(0.1);  // patience of waits after one that gave up
 
 }  // namespace
 
 absl::Status PolledWait::For(const CudaPoint& point) {
   const auto start = Clock::now();
-  std::optional<Clock::time_point> failed;  // seen to be
+  std::optional<Clock::time_point> failed;  // when the failure was first seen
   const auto patience = gave_up_ ? std::min(patience_, kAgain) : patience_;
   while (true) {
     const cudaError_t error = cudaEventQuery(point.get());

@@ -52,7 +52,7 @@ class Queue {
     tasks_.push_back(std::move(task));
     condition_.notify_one();
   }
-  // Null: closed, and nothing is left.
+  // Null: the queue is closed and empty.
   std::function<void()> Pop() {
     std::unique_lock lock(mutex_);
     condition_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
@@ -86,13 +86,13 @@ class DeferredDevice final : public Device {
     TakeBack();
     queue_.Close();
     thread_.join();
-    // A foreign deleter in the queue may have let go of memory of this device.
+    // A deleter of adopted memory in the queue may have released memory of this device.
     TakeBack();
     RunTasks();
   }
 
  private:
-  // Straight from malloc, so that AddressSanitizer sees each block; a cache would only hide faults.
+  // Directly from malloc, so that AddressSanitizer sees each block; a cache would only hide errors.
   absl::StatusOr<void*> DoAllocate(int64_t bytes) override {
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* data = bytes > kLargest ? nullptr : std::aligned_alloc(kAlignment, rounded);
@@ -142,17 +142,17 @@ class DeferredDevice final : public Device {
   void DoDefer(std::function<void()> fn) override { queue_.Push(std::move(fn)); }
 
   void RunTasks() {
-    // Linux rounds sleeps up by 50 us unless told otherwise.
+    // Linux rounds sleeps up by 50 us by default.
     prctl(PR_SET_TIMERSLACK, 1000);
     while (std::function<void()> task = queue_.Pop()) task();
   }
 
   Queue queue_;
-  // Of the queue's thread alone.
+  // Used by the queue's thread alone.
   std::mt19937_64 random_;
   std::uniform_int_distribution<int> delay_us_;
   HostGemm gemm_;       // the queue's
-  HostGemm asked_;      // this thread's
+  HostGemm asked_;      // the rank's thread's
   std::thread thread_;  // last: it uses the others
 };
 

@@ -7,13 +7,13 @@
 namespace dtensor {
 namespace {
 
-// Strides that a matrix of 16 bits has when it is widened.
+// The strides of a matrix of 16-bit elements after it is widened.
 GemmMatrix WidenedStrides(const GemmMatrix& x, int64_t rows, int64_t columns) {
   const bool by_rows = x.col_stride <= x.row_stride || rows == 1;
   return {nullptr, by_rows ? columns : 1, by_rows ? 1 : rows, 0};
 }
 
-// x as f32 without gaps, in x's own order of rows and columns.
+// x as f32 without gaps, keeping x's order of rows and columns.
 template <typename T>
 GemmMatrix Widen(const GemmMatrix& x, int64_t index, int64_t rows, int64_t columns, float* out) {
   const T* in = static_cast<const T*>(x.data) + index * x.batch_stride;
@@ -69,7 +69,7 @@ absl::Status HostGemm::CheckRows(const GemmProblem& part) {
   using Code = OneDnnGemm::Code;
   DT_ASSIGN_OR_RETURN(const Code code, one_dnn_.CodeOf(part));
   DT_ASSIGN_OR_RETURN(const Code code_of_whole, one_dnn_.CodeOf(whole));
-  // What lies column by column is copied in blocks that depend on the number of rows.
+  // Column-major operands are copied in blocks that depend on the number of rows.
   if (part.a.col_stride == 1 && code == code_of_whole) {
     if (code == Code::kByRows) return absl::OkStatus();
     if (code == Code::kNone && SizeOf(part.dtype) == 2) return CheckRows(Widened(part));

@@ -13,17 +13,18 @@
 #include "dtensor/runtime/device/gemm_operand.h"
 #include "dtensor/runtime/device/host/scratch.h"
 
-// Of the OpenMP run-time library. Its header belongs to the compiler, which may not have one.
+// From the OpenMP run-time library. Its header belongs to the compiler, which may not have one.
 extern "C" int omp_get_max_threads();
 extern "C" void omp_set_num_threads(int);
 
 namespace dtensor {
 namespace {
 
-// Enough for every shape of a training step. A program whose shapes grow forever starts anew.
+// Enough for every shape of a training step. If a program's shapes keep changing, the cache is
+// cleared now and then.
 constexpr size_t kMostPrimitives = 1024;
 
-// Restores the setting: the thread may be an embedder's, who uses OpenMP himself.
+// Restores the setting: the thread may belong to a program that uses OpenMP itself.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -128,10 +129,10 @@ std::optional<Key> MakeKey(const GemmProblem& p) {
   return Key{p.dtype, p.out_dtype, p.accumulate, p.batch, p.m, p.n, p.k, *a, *b, *c};
 }
 
-// Null where oneDNN refuses the strides: of matrices that interleave in an unusual way.
+// Null if oneDNN refuses the strides, as of matrices that interleave in an unusual way.
 std::optional<dnnl_memory_desc_t> Describe(const Key& key, DType dtype, const OperandStrides& s,
                                            int64_t rows, int64_t columns) {
-  // A batch stride of 0 is a batch of one, which oneDNN broadcasts.
+  // A batch stride of 0 becomes a batch of one, which oneDNN broadcasts.
   const dnnl_dims_t batched = {s.batch == 0 ? 1 : key.batch, rows, columns};
   const dnnl_dims_t batched_strides = {s.batch == 0 ? rows * columns : s.batch, s.row, s.column};
   const bool flat = key.batch == 1;
@@ -155,16 +156,16 @@ absl::StatusOr<Attributes> MakeAttributes(bool accumulate) {
   return attributes;
 }
 
-// What oneDNN calls its code: "brg:avx512_core", "gemm:jit", "ref:any".
+// oneDNN's name for its code: "brg:avx512_core", "gemm:jit", "ref:any".
 absl::string_view NameOf(const Description& description) {
   const char* name = "";
   dnnl_primitive_desc_query(description.get(), dnnl_query_impl_info_str, 0, &name);
   return name;
 }
 
-// oneDNN (2.6) does not survive where it is refused memory while it makes code: it writes through
-// null, and what it throws leaves locks held for which others wait for ever. So this throws first,
-// unless there is more than it needs. Another thread may still take that.
+// oneDNN (2.6) does not survive a failed allocation while it generates code: it writes through
+// null, and exceptions leave locks held for which others wait for ever. So this throws first,
+// unless more memory is available than oneDNN needs. Another thread may still take that memory.
 void AskForMemory() {
   constexpr size_t kBytes = size_t{4} << 20;
   ::operator delete(::operator new(kBytes));
@@ -189,11 +190,11 @@ class Primitive {
     DT_RETURN_IF_ERROR(ToStatus(status, "dnnl_primitive_desc_create"));
     const absl::string_view name = NameOf(description);
     if (absl::StartsWith(name, "ref")) return result;  // slower than ours
-    // Of an odd number of terms it takes A's last once more, times 0: NaN, if that is infinite.
+    // For an odd number of terms it uses A's last one again, times 0: NaN, if that is infinite.
     const bool is_odd = key.dtype == DType::kBF16 && key.k % 2 == 1;
     if (is_odd && absl::StartsWith(name, "gemm")) return result;
-    // Others shift rows within their tiles. AMX has tiles, too, and oneDNN may take it for a whole
-    // and not for a part.
+    // Other code shifts rows within its tiles. AMX has tiles, too, and oneDNN may choose it for a
+    // whole product and not for a part.
     result.by_rows_ = absl::StartsWith(name, "brg") && !absl::StrContains(name, "amx");
     DT_DNNL(dnnl_primitive_create, result.code_.out(), description.get());
     DT_RETURN_IF_ERROR(result.MakeMemories({&*a, &*b, &*c}, description, engine));
@@ -257,7 +258,7 @@ struct OneDnnGemm::Impl {
     return &primitives.emplace(key, std::move(made)).first->second;
   }
 
-  // Whether there is a primitive for all of `p`; if so, it has run.
+  // Runs the primitive for all of `p`; returns false if there is none.
   absl::StatusOr<bool> RunAtOnce(const GemmProblem& p) {
     const std::optional<Key> key = MakeKey(p);
     if (!key) return false;
@@ -267,11 +268,11 @@ struct OneDnnGemm::Impl {
     return true;
   }
 
-  // In this order: primitives go before the engine.
+  // In this order, since primitives must be destroyed before the engine.
   Engine engine;
   Stream stream;
   Scratch scratch;
-  // One that does not exist is kept too, so that oneDNN is asked once.
+  // A primitive that does not exist is cached as well, so that oneDNN is asked only once.
   HashMap<Key, Primitive> primitives;
 };
 
@@ -280,19 +281,19 @@ OneDnnGemm::~OneDnnGemm() = default;
 
 absl::StatusOr<bool> OneDnnGemm::Run(const GemmProblem& gemm) {
   const GemmProblem p = WithRowForColumn(WithoutNeedlessBatch(gemm));
-  // Primitives are made for as many threads as there are then.
+  // Primitives are made for the number of threads at that time.
   const OneThread one_thread;
   DT_ASSIGN_OR_RETURN(bool done, impl_->RunAtOnce(p));
   if (done || p.batch == 1) return done;
   for (int64_t i = 0; i < p.batch; ++i) {
-    // All of them have one key: either the first of them does not run, or all do.
+    // All of them have one key: either not even the first one runs, or all do.
     DT_ASSIGN_OR_RETURN(done, impl_->RunAtOnce(OneOfBatch(p, i)));
     if (!done) return false;
   }
   return true;
 }
 
-// A column is made as a row, so that rows of it are columns to oneDNN.
+// A product of one column is computed as a row, in which rows of the column are columns for oneDNN.
 absl::StatusOr<OneDnnGemm::Code> OneDnnGemm::CodeOf(const GemmProblem& gemm) {
   const std::optional<Key> key = MakeKey(gemm);
   if (!key) return Code::kNone;

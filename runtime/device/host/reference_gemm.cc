@@ -9,9 +9,10 @@
 namespace dtensor {
 namespace {
 
-// Blocks of A (kRows x kDepth) stay in the second-level cache, those of B (kDepth x kColumns) too.
+// Blocks of A (kRows x kDepth) stay in the second-level cache, and so do those of B (kDepth x
+// kColumns).
 constexpr int64_t kRows = 64, kDepth = 256, kColumns = 256;
-// A tile of C is kTileRows high and two vectors wide, and lives in registers.
+// A tile of C is kTileRows high and two vectors wide, and is kept in registers.
 constexpr int64_t kTileRows = 4;
 
 // Multiplies a panel of A (depth x kTileRows) by one of B (depth x width): tile(kTileRows, width).
@@ -33,7 +34,7 @@ template <typename T, int kVectorBytes>
     Vector b0, b1;
     std::memcpy(&b0, b, kVectorBytes);
     std::memcpy(&b1, b + kLanes, kVectorBytes);
-#pragma GCC unroll 4  // or `sum` would live in memory
+#pragma GCC unroll 4  // otherwise `sum` would be in memory
     for (int64_t i = 0; i < kTileRows; ++i) {
       sum[i][0] += a[i] * b0;
       sum[i][1] += a[i] * b1;
@@ -42,8 +43,8 @@ template <typename T, int kVectorBytes>
   std::memcpy(tile, sum, sizeof(sum));
 }
 
-// The same code for three kinds of CPU. (target_clones would choose by itself, and crashes under
-// ThreadSanitizer before main.)
+// The same code for three kinds of CPU. (target_clones would choose automatically, but crashes
+// under ThreadSanitizer before main.)
 template <typename T>
 [[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void TileAvx512(int64_t depth, const T* a,
                                                                  const T* b, T* tile) {
@@ -74,9 +75,9 @@ TileKernel<T> ChooseKernel(int vector_bytes) {
   return {TileBaseline<T>, 2 * kLanes16};
 }
 
-// Panels of `width` lines each, side by side: element (p, i) of a panel at p * width + i. `lines`
-// rows of A or columns of B; the last panel is filled up with zeros, which give tiles that nobody
-// stores.
+// Panels of `width` lines each, side by side: element (p, i) of a panel is at p * width + i.
+// `lines` is the number of rows of A or columns of B; the last panel is padded with zeros, whose
+// results are not stored.
 template <typename T>
 void Pack(const T* x, int64_t line_stride, int64_t depth_stride, int64_t lines, int64_t depth,
           int64_t width, T* panels) {

@@ -10,7 +10,7 @@
 namespace dtensor {
 namespace {
 
-// Matrices that stand for several of a batch are read once.
+// A matrix that is shared by several products of a batch is read once.
 KernelWork WorkOf(const GemmProblem& gemm) {
   const auto batch = static_cast<double>(gemm.batch), m = static_cast<double>(gemm.m),
              n = static_cast<double>(gemm.n), k = static_cast<double>(gemm.k);
