@@ -318,7 +318,15 @@ TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const Tenso
   options.query_offset = positions_.first;
   options.row_offsets = positions_.rows;
   options.dropout = 0;
-  return Attention(q, layer.k, layer.v, options);
+  const bool one_token = q->shape()[1] == 1 || !positions_.rows.empty();
+  if (options_.sequence_axis.empty() || !one_token) {
+    return Attention(q, layer.k, layer.v, options);
+  }
+  // A plan may have split the one token over the cache's axis, too. It then goes to the shards of
+  // the cache: to bring these to the rank that has the token moves more with each token, and is
+  // decided anew for each position.
+  DT_ASSIGN_OR_RETURN(const Layout whole, q->layout().WithDim(1, DimLayout()));
+  return Attention(q->Redistribute(whole), layer.k, layer.v, options);
 }
 
 TensorOr KvCache::LastTokens(const DistributedTensor& x) const {

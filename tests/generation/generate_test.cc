@@ -363,6 +363,37 @@ TEST(KvCache, BelongsToAModelThatSharesModulesWithAnother) {
   }
 }
 
+// The plan splits tokens over the axis of the cache: one token goes to the cache, not the reverse.
+TEST(KvCache, MayBeSplitOverThePlansContextAxis) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("cp=2"));
+    Transformer model(Llama());
+    DT_RETURN_IF_ERROR(
+        ApplyTensorParallel(model, context, mesh, {.context_axis = "cp", .allow_uneven = true})
+            .status());
+    const auto ids = [&](int64_t columns) {
+      const std::vector<int64_t> values(2 * columns, 7);
+      return *Distribute<int64_t>(context, Layout::Replicated(mesh, 2), {2, columns}, values);
+    };
+    for (const int64_t second : {5, 3}) {  // rows as long as each other, or not
+      DT_ASSIGN_OR_RETURN(
+          const auto cache,
+          KvCache::Create(model, {.batch = 2, .capacity = 40, .sequence_axis = "cp"}));
+      DT_ASSIGN_OR_RETURN(const auto whole, KvCache::Create(model, {.batch = 2, .capacity = 40}));
+      size_t decisions = 0;
+      for (int n = 0; n < 20; ++n) {
+        const std::vector<int64_t> counts = {n == 0 ? 5 : 1, n == 0 ? second : 1};
+        DT_ASSIGN_OR_RETURN(const Logits y, Values(cache->Append(ids(counts[0]), counts)));
+        DT_ASSIGN_OR_RETURN(const Logits wanted, Values(whole->Append(ids(counts[0]), counts)));
+        EXPECT_THAT(y, testing::Pointwise(testing::FloatNear(1e-5), wanted));
+        if (n == 3) decisions = context.cache_sizes().decisions;
+        if (n == 19) EXPECT_EQ(context.cache_sizes().decisions, decisions);
+      }
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // A text that ended in numbers that are none does not reach the one that begins in its row.
 TEST(KvCache, ForgetsWhatIsNotFinite) {
   for (const char* const mesh : {"tp=1", "cp=2", "dp=2"}) {

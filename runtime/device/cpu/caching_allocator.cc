@@ -4,9 +4,9 @@
 #include <array>
 #include <bit>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <utility>
-#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -222,15 +222,20 @@ uint64_t CachingAllocator::CountFree(int first_class) {
 // Gives back at least `excess` bytes, if so much is unused, beginning with what was freed first.
 void CachingAllocator::ReleaseOldest(int first_class, int64_t excess) {
   const uint64_t blocks = CountFree(first_class);
-  std::vector<std::pair<uint64_t, int64_t>> unused;  // (freed, bytes)
-  for (const auto& [data, mapping] : mappings_) {
-    if (mapping.unused()) unused.emplace_back(mapping.freed, mapping.carved);
-  }
-  std::sort(unused.begin(), unused.end());
-  uint64_t freed = 0;
-  for (auto it = unused.begin(); it != unused.end() && excess > 0; ++it) {
-    freed = it->first;
-    excess -= it->second;
+  using Unused = std::pair<uint64_t, int64_t>;  // (freed, bytes)
+  // A Free must not throw: where there is no memory for a list, all that is unused goes.
+  const std::unique_ptr<Unused[]> unused(new (std::nothrow) Unused[mappings_.size()]);
+  uint64_t freed = unused == nullptr ? frees_ : 0;
+  if (unused != nullptr) {
+    Unused* end = unused.get();
+    for (const auto& [data, mapping] : mappings_) {
+      if (mapping.unused()) *end++ = {mapping.freed, mapping.carved};
+    }
+    std::sort(unused.get(), end);
+    for (const Unused* it = unused.get(); it != end && excess > 0; ++it) {
+      freed = it->first;
+      excess -= it->second;
+    }
   }
   if (freed > 0) Release(first_class, freed);
   if (first_class == 0) look_ = {frees_, blocks, kept(), used_};
