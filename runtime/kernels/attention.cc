@@ -15,7 +15,7 @@ namespace {
 
 DType Wide(const AttentionSizes& sizes) { return AccumulatorOf(sizes.dtype); }
 
-// Elements of q, o and their gradients; of k, v and theirs; of a statistic.
+// Numbers of elements: of q, o and their gradients; of k, v and theirs; of a statistic.
 double QueryElements(const AttentionSizes& sizes) {
   return static_cast<double>(sizes.batch * sizes.q_heads * sizes.q_rows * sizes.dim);
 }
@@ -26,13 +26,14 @@ double Rows(const AttentionSizes& sizes) {
   return static_cast<double>(sizes.batch * sizes.q_heads * sizes.q_rows);
 }
 
-// Of one product over the pairs that the mask allows.
+// The flops of one product over the (query, key) pairs that the mask allows.
 double ProductFlops(const AttentionArgs& args) {
   const auto pairs = static_cast<double>(args.mask.Count(args.q_positions, args.k_positions));
   return 2.0 * static_cast<double>(args.sizes.batch * args.sizes.q_heads * args.sizes.dim) * pairs;
 }
 
-// q k^T and p v. What is carried is read but in the first step, and written but in the last.
+// Two products: q k^T and p v. The carry is read except in the first step, and written except in
+// the last.
 KernelWork ForwardWork(const AttentionArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const double carry = Bytes(QueryElements(sizes) + 2 * Rows(sizes), Wide(sizes));
@@ -44,7 +45,8 @@ KernelWork ForwardWork(const AttentionArgs& args) {
   return {.dtype = sizes.dtype, .attention_flops = 2 * ProductFlops(args), .bytes = bytes};
 }
 
-// q k^T again, p^T do, do v^T, ds k and ds^T q. dq is added to but in the first step.
+// Five products: q k^T again, p^T do, do v^T, ds k and ds^T q. dq is added to except in the first
+// step, which sets it.
 KernelWork BackwardWork(const AttentionArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const double gradients = QueryElements(sizes) * (sizes.first ? 1 : 2) + 2 * KeyElements(sizes);
@@ -83,13 +85,13 @@ constexpr ByDevice<AttentionMergeArgs> kMergeAttention = {.name = "attention_mer
                                                           .cuda = DT_ON_CUDA(cuda::MergeAttention),
                                                           .work = WorkOf};
 
-// Of [b, s, h, d]; a row's elements must be adjacent.
+// The operand for a tensor [b, s, h, d]; a row's elements must be adjacent.
 AttentionOperand OperandOf(const Tensor& tensor) {
   DT_CHECK(tensor.ndim() == 4 && (tensor.strides()[3] == 1 || tensor.size(3) <= 1));
   return {tensor.raw(), tensor.strides()[0], tensor.strides()[2], tensor.strides()[1]};
 }
 
-// Of [b, h, s].
+// The operand for a tensor [b, h, s].
 AttentionOperand StatisticsOf(const Tensor& tensor) {
   return {tensor.raw(), tensor.strides()[0], tensor.strides()[1], tensor.strides()[2]};
 }
@@ -146,8 +148,8 @@ void SetStep(const AttentionStep& step, AttentionArgs& args) {
   args.heads = step.dropout.heads;
 }
 
-// Runs it with scratch memory, which goes back after it in stream order. Allocated here, since meta
-// runs no kernel, and counts what it would take on the host.
+// Runs the kernel with scratch memory, which is freed after it in stream order. The memory is
+// allocated here, since meta runs no kernel but counts the memory that it would take on the host.
 template <typename Args>
 absl::Status RunWithScratch(Device& device, const ByDevice<Args>& kernel, Args& args,
                             int64_t bytes) {

@@ -17,7 +17,7 @@ KernelWork WorkOf(const CopyArgs& args) {
 constexpr ByDevice<CopyArgs> kCopy = {
     .name = "Copy", .host = cpu::Copy, .cuda = DT_ON_CUDA(cuda::Copy), .work = WorkOf};
 
-// All of a tensor, as a box to the same place.
+// The whole tensor, as a box that moves to the same place.
 ReceiveBox Whole(const Tensor& tensor) {
   ReceiveBox box{.peers = {0}};
   for (const int64_t n : tensor.shape()) box.dims.push_back({.length = n});

@@ -10,7 +10,7 @@
 namespace dtensor::kernels {
 namespace {
 
-// So many numbers for each row.
+// The bytes of `each` numbers for each row.
 double BytesOfRows(int64_t rows, double each, DType dtype) {
   return Bytes(static_cast<double>(rows) * each, dtype);
 }

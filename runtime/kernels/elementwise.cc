@@ -16,7 +16,7 @@
 namespace dtensor::kernels {
 namespace {
 
-// Operands that are not there cost nothing.
+// Operands that are only padding (see AddN) cost nothing.
 KernelWork WorkOf(const AddNArgs& args) { return {.bytes = BytesOf(args.operands, args.terms)}; }
 
 KernelWork WorkOf(const FillArgs& args) {
@@ -73,7 +73,7 @@ void CheckOut(const Tensor& in, const Tensor& out) {
   DT_CHECK(out.is_contiguous());
 }
 
-// All of one shape and float type.
+// Checks that all have one shape and one float type.
 void CheckFloats(std::initializer_list<const Tensor*> inputs,
                  std::initializer_list<const Tensor*> outputs) {
   const Tensor& first = **inputs.begin();
@@ -98,8 +98,8 @@ absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& 
 
 absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& out) {
   DT_CHECK(!terms.empty() && terms.size() <= kMaxTerms && out.dtype() != DType::kBool);
-  // Operands that are not there are one term again, for a GPU reads them too, and the output has no
-  // values yet: a contiguous one where there is, which costs least to walk over.
+  // Unused operands repeat one of the terms, since a GPU reads them too. They cannot be the output,
+  // which has no values yet. A contiguous term is preferred: it is the cheapest to walk over.
   const auto* const dense =
       std::find_if(terms.begin(), terms.end(), [](const Tensor& t) { return t.is_contiguous(); });
   std::array<const Tensor*, kMaxTerms> inputs;

@@ -10,7 +10,7 @@
 namespace dtensor::kernels {
 namespace {
 
-// As if each token had a row here.
+// Counts as if each token's row were on this rank.
 KernelWork WorkOf(const EmbeddingArgs& args) {
   return {.bytes = BytesOf(args.ids) +
                    2.0 * static_cast<double>(args.tokens * args.table.n * args.table.size)};

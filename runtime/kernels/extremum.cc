@@ -48,7 +48,7 @@ constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {
     .cuda = DT_ON_CUDA(cuda::ShareAmongTies),
     .work = WorkOnOperands<ShareAmongTiesArgs>};
 
-// `reduced`, which has x's shape without dims, as a view of x's shape.
+// Broadcasts `reduced`, which has x's shape without dims, to a view of x's shape.
 Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims) {
   Dims strides;
   int next = 0;
@@ -61,7 +61,7 @@ Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims
     }
   }
   DT_CHECK(next == reduced.ndim());
-  // Nothing to view where there is nothing to read.
+  // An empty tensor is not viewed: nothing is read.
   return reduced.numel() == 0 ? x : reduced.View(x.shape(), strides, 0);
 }
 

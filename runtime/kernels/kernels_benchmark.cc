@@ -1,5 +1,5 @@
-// Bytes that the main kernels read and write in a second, on one thread or, with
-// DTENSOR_BENCH_DEVICE=cuda, on the first GPU, beside a copy of the same run:
+// Measures the bytes per second that the main kernels read and write, on one thread or, with
+// DTENSOR_BENCH_DEVICE=cuda, on the first GPU. A copy in the same run is the reference:
 //
 //   bazel run -c opt //runtime/kernels:kernels_benchmark -- --benchmark_filter=f32
 //
@@ -66,7 +66,8 @@ struct Bench {
   int64_t rows, columns;
 };
 
-// A GPU is given several to do, so that what a launch costs the host is hidden as in programs.
+// A GPU gets several launches at a time, so that the host's cost of a launch is hidden, as in real
+// programs.
 void Measure(State& state, Bench& b, int64_t bytes, const std::function<absl::Status()>& kernel) {
   const int batch = OnGpu() ? 20 : 1;
   DT_CHECK(kernel().ok() && b.device->Synchronize().ok());
@@ -269,7 +270,7 @@ void BM_Dropout(State& state, DType dtype) {
           [&] { return Dropout(*b.device, x, region, x.shape(), 1, 2, 0.1, y); });
 }
 
-// What a call costs beside its elements.
+// The fixed cost of a call, without its elements.
 void BM_AddOfAFew(State& state, DType dtype) {
   Bench b(dtype, state.range(0), 4);
   const Tensor x = b.Noise(), y = b.Noise(), z = b.Matrix(0);

@@ -16,13 +16,13 @@ using internal::CheckRowStats;
 using internal::CheckWeight;
 using internal::ShardStatsOf;
 
-// So many statistics of each row, in the type of sums unless it is said.
+// The bytes of `each` statistics for each row, in the accumulator type.
 template <int kIn>
 double BytesOfStats(const RowOperands<kIn>& rows, double each, DType dtype) {
   return Bytes(Iterations(rows.loop) * each, AccumulatorOf(dtype));
 }
 
-// Of all shards.
+// The same for the statistics of all shards.
 double BytesOfStats(const ShardStatsInput& stats, double each, DType dtype) {
   return Bytes(static_cast<double>(stats.shards * stats.rows) * each, AccumulatorOf(dtype));
 }

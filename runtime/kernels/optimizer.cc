@@ -12,7 +12,7 @@
 namespace dtensor::kernels {
 namespace {
 
-// Parameters and states are read and written.
+// Parameters and states are both read and written.
 double BytesOf(const StepArgs& step, double states) {
   const auto n = static_cast<double>(step.n);
   const DType accumulator = AccumulatorOf(step.dtype);
@@ -57,7 +57,7 @@ SgdFactors Factors(const SgdStep& step) {
           .nesterov = step.nesterov};
 }
 
-// That two tensors of a step, one of them the parameter, go together.
+// Whether `tensor`, which should have type `dtype`, fits the parameter of its step.
 bool IsLike(const Tensor& tensor, const Tensor& param, DType dtype) {
   return tensor.dtype() == dtype && tensor.is_contiguous() && tensor.numel() == param.numel();
 }

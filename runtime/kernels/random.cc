@@ -80,7 +80,7 @@ absl::Status Dropout(Device& device, const Tensor& x, absl::Span<const IndexSet>
        .x = StridedInput(x),
        .runs = GlobalRuns(region, shape),
        .key = {seed, stream},
-       // The uniform numbers of f32, whatever the type: a mask is one for all types.
+       // Uses f32's uniform numbers for every type, so that all types get the same mask.
        .threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24)),
        .scale = p < 1 ? 1 / (1 - p) : 0,
        .out = static_cast<std::byte*>(out.raw())});

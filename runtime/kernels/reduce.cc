@@ -32,8 +32,8 @@ constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
                                                       .cuda = DT_ON_CUDA(cuda::SumOfSquares),
                                                       .work = WorkOf};
 
-// Makes the dimensions' order that of memory, with what is broadcast outside. What is combined over
-// all of them has no order of its own.
+// Sorts the dimensions into the order of memory, with broadcast ones outermost. The order in which
+// all of them are combined is free.
 void SortByStride(Dims& shape, Dims& strides) {
   for (size_t i = 1; i < shape.size(); ++i) {
     for (size_t d = i; d > 0; --d) {

@@ -15,13 +15,13 @@ using internal::CheckRowStats;
 using internal::CheckShardStats;
 using internal::NumRows;
 
-// Rows read, and as many of the kind written.
+// The bytes of one tensor with the rows' shape: the result.
 template <int kIn>
 double BytesOfResult(const RowOperands<kIn>& rows, DType dtype) {
   return Bytes(Iterations(rows.loop) * static_cast<double>(rows.n), dtype);
 }
 
-// So many numbers for each row.
+// The bytes of `each` numbers for each row.
 template <int kIn>
 double BytesOfStats(const RowOperands<kIn>& rows, double each, DType dtype) {
   return Bytes(Iterations(rows.loop) * each, AccumulatorOf(dtype));

@@ -13,7 +13,7 @@ BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
   base_.push_back(static_cast<std::byte*>(dst.raw()));
   for (const Tensor* source : sources) base_.push_back(static_cast<std::byte*>(source->raw()));
   if (bytes_ == 0) return;
-  absl::InlinedVector<int64_t, 4> steps(operands());  // of one element along d
+  absl::InlinedVector<int64_t, 4> steps(operands());  // between neighbours along d
   for (size_t d = 0; d < box.dims.size(); ++d) {
     const MatchedRun& piece = box.dims[d];
     for (int i = 0; i < operands(); ++i) {
@@ -31,7 +31,7 @@ BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
 
 bool BoxLoop::in_place() const {
   if (operands() != 2 || base_[0] != base_[1] || element_bytes_ != source_bytes_) return false;
-  if (base_[0] == nullptr) return false;  // on meta, where nobody knows
+  if (base_[0] == nullptr) return false;  // on meta: no addresses to compare
   for (int loop = 0; loop < depth(); ++loop) {
     if (stride(loop, 0) != stride(loop, 1)) return false;
   }
@@ -42,7 +42,8 @@ void BoxLoop::MoveBesideLast(int loop) {
   for (; loop < depth() - 2; ++loop) Swap(loop, loop + 1);
 }
 
-// Joined at once where it can be: most boxes are one loop then, which nobody has to sort.
+// Joins the new loop to the last one if possible: most boxes are then one loop, with no need to
+// sort.
 void BoxLoop::Add(int64_t size, absl::Span<const int64_t> steps, int64_t dst_factor,
                   int64_t src_factor) {
   const auto step = [&](int i) { return steps[i] * (i == 0 ? dst_factor : src_factor); };
@@ -66,7 +67,7 @@ void BoxLoop::SortByDst() {
 }
 
 void BoxLoop::JoinNeighbours() {
-  int last = 0;  // of the loops that are kept
+  int last = 0;  // index of the last loop that is kept
   for (int loop = 1; loop < depth(); ++loop) {
     if (Joins(last, loop)) {
       sizes_[loop] *= sizes_[last];

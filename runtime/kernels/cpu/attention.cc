@@ -22,7 +22,7 @@ int64_t CountBelow(const IndexSet& set, int64_t index) {
   return count;
 }
 
-// What each query row sees of the block, in ascending order of rows.
+// Finds which keys of the block each query row sees, in ascending order of rows.
 void FindSeenKeys(const AttentionArgs& args, SeenKeys* seen) {
   if (args.mask.kind() == AttentionMask::Kind::kFull) {
     std::fill_n(seen, args.q_positions.size(), SeenKeys{0, args.k_positions.size()});
@@ -63,15 +63,15 @@ int64_t SeenBytes(const AttentionSizes& sizes) {
   return RoundUp(sizes.q_rows * static_cast<int64_t>(sizeof(SeenKeys)), 64);
 }
 
-// Of the global indices of each batch entry, head, query and key, in this order.
+// The bytes of the global indices of each batch entry, head, query and key, in this order.
 int64_t IndexBytes(const AttentionSizes& sizes) {
   if (!sizes.drops) return 0;
   return (sizes.batch + sizes.q_heads + sizes.q_rows + sizes.keys) *
          static_cast<int64_t>(sizeof(uint32_t));
 }
 
-// Scratch memory begins with what rows see; then the loops' own, `loop_bytes` of it; then global
-// indices. Filled in the launch: before it, earlier work may still use that memory.
+// The scratch memory holds the keys that each row sees, then `loop_bytes` bytes for the loops, then
+// the global indices. It is filled when the launch runs: until then earlier work may still use it.
 void RunStep(const AttentionArgs& args, int64_t loop_bytes, decltype(&RunAttention) run) {
   AttentionShape shape(args.sizes);
   SeenKeys* const seen = static_cast<SeenKeys*>(args.scratch);
@@ -98,7 +98,7 @@ int64_t AttentionGradScratch(const AttentionArgs& args) {
          IndexBytes(args.sizes);
 }
 
-// A wide number of each part.
+// One number in the accumulator type for each part.
 int64_t MergeAttentionScratch(const AttentionMergeArgs& args) {
   return static_cast<int64_t>(args.parts.o.size()) * SizeOf(AccumulatorOf(args.sizes.dtype));
 }

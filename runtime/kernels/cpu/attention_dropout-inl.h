@@ -1,5 +1,5 @@
-// Which weights of attention are kept, row by row. Compiled once for each instruction set: include
-// after hwy/foreach_target.h.
+// Computes which attention weights dropout keeps, row by row. Compiled once for each instruction
+// set: include after hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_DROPOUT_INL_H_
 #undef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_DROPOUT_INL_H_
@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// One Philox block covers four neighbouring key positions, so a row needs one for each such group
-// that overlaps the block of keys.
+// One Philox block covers a group of four neighbouring key positions, so a row needs one for each
+// group that overlaps the block of keys.
 template <typename T>
 class KeyDropout {
  public:
@@ -75,7 +75,7 @@ class KeyDropout {
   }
 
  private:
-  // Of the groups [first, last), at words + 4 * group.
+  // Makes the random words of the groups [first, last), at words + 4 * group.
   void MakeWords(uint32_t batch, uint32_t head, uint32_t query, int64_t first, int64_t last) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
     const std::array<uint32_t, 2> key = {static_cast<uint32_t>(mask_->seed),

@@ -22,15 +22,17 @@
 namespace dtensor::kernels {
 namespace {
 
-// A block of keys and values that stays in the second-level cache, with what passes by.
+// Blocks of keys and values that stay in the second-level cache, together with the rows that stream
+// through it.
 AttentionBlocks ForwardBlocks(const AttentionShape& shape) { return BlocksOf(shape, 32768); }
 
 template <typename T>
 struct ForwardScratch {
   AttentionBlocks blocks;
-  T *keys_t, *values;       // of a block of keys
-  T *query, *scores, *out;  // of a strip of rows
-  // Of each row of a group, unless the caller carries them; carry: o, if o's own memory cannot.
+  T *keys_t, *values;       // for one block of keys
+  T *query, *scores, *out;  // for one strip of rows
+  // For each row of a group, unless the caller carries them; carry: o, if o's own memory cannot
+  // hold it.
   T *max, *sum, *carry;
   DropoutScratch<T> dropout;
 
@@ -58,8 +60,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// Scores of M rows against one panel of keys, and the rows' largest so far. Queries in pairs are
-// not scaled yet: then `scale` is for them.
+// Computes the scores of M rows against one panel of keys, and the rows' largest so far. Queries in
+// pairs are not scaled yet: `scale` is for their scores.
 template <int M, int N, bool kPairs, typename T>
 HWY_INLINE void ScoreTile(const T* query, const T* keys_t, int64_t dim, T scale,
                           const Limits& limits, int64_t key, T* scores, T* row_max) {
@@ -86,13 +88,13 @@ struct StripState {
   const Limits& limits;
   bool first;    // nothing is carried yet
   bool last;     // results are final: divided by the sums
-  T *max, *sum;  // of each row: the largest score, the sum of exponentials
+  T *max, *sum;  // for each row: the largest score, the sum of exponentials
   StripDropout<T> dropout;
   RowsAhead& ahead;
 };
 
-// M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted,
-// or in pairs.
+// Processes M rows, whose queries and block of keys are in scratch memory. The queries are either
+// scaled so that the weights are 2^score, or unscaled pairs.
 template <int M, bool kPairs, typename T>
 HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, T log2_scale,
                                const StripState<T>& state, T* out, int64_t row_stride,
@@ -149,7 +151,7 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, T log2_s
     beta[i] = !state.last ? 1 : sum == 0 ? 0 : 1 / sum;
     gamma[i] = carried * beta[i];
   }
-  // After the sums: they are of all weights.
+  // Drops after summing: the sums include all weights.
   if (state.dropout.keys->active()) DropWeights(state.dropout, begin, n, M, s.scores);
   MultiplyStrip<M>(s.scores + begin * M, M * P, s.values + begin * P, s.blocks.keys, n - begin, dim,
                    beta, state.first ? nullptr : gamma, out, row_stride, out_panel);
@@ -184,7 +186,7 @@ class ForwardPass {
   void Run() {
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-        // A block even if there are no keys: it gives rows that see nothing their results.
+        // Runs one block even if there are no keys: it writes the results of rows that see nothing.
         for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
           RunBlock({batch, kv_head, key});
         }
@@ -199,12 +201,12 @@ class ForwardPass {
   };
   int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
 
-  // Keys from `key` on, against all rows of the query heads that share them.
+  // Runs the block that begins at `key` against all rows of the query heads that share it.
   void RunBlock(const KeyBlock& keys) {
     const auto [batch, kv_head, key] = keys;
     const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
     const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
-    // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
+    // Strips stop at `packed` too: memory that is not packed may hold NaN, and 0 * NaN is NaN.
     const int64_t packed = KeysBeforeEnd(shape_, seen, key, count);
     if (packed > 0) {
       const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
@@ -235,7 +237,7 @@ class ForwardPass {
   template <int M>
   void RunStrip(const Head& head, int64_t row, int64_t rows, const Limits& limits, bool first,
                 bool last) {
-    // Padding's statistics would overwrite the next strip's.
+    // Local copies, since the padding's statistics would overwrite those of the next strip.
     T max[M] = {}, sum[M] = {};
     T* all_max = max_.At(head.batch, head.kv_head, head.in_group, row);
     T* all_sum = sum_.At(head.batch, head.kv_head, head.in_group, row);
@@ -260,7 +262,8 @@ class ForwardPass {
     if (last) StoreLse(head, row, rows, max, sum);
   }
 
-  // What the strip from `row` on reads, while the one before it runs, and a share of the next keys.
+  // Prefetches what the strip that begins at `row` reads, while the strip before it runs, and a
+  // share of the next keys.
   void SetAhead(const Head& head, int64_t row, bool first, const Limits& limits) {
     const int64_t dim = shape_.dim, rows = std::min<int64_t>(kStrip, shape_.q_rows - row);
     ahead_.Clear();
@@ -273,7 +276,7 @@ class ForwardPass {
     ahead_.Start(PanelsOf<T>(limits));
   }
 
-  // From the carry into the carry or, where the strip is finished, into o.
+  // Updates the carry or, if the strip is finished, writes o.
   template <int M>
   void GatherValues(const Head& head, int64_t row, int64_t rows, const StripState<T>& state) {
     const int64_t dim = shape_.dim;

@@ -22,15 +22,15 @@
 namespace dtensor::kernels {
 namespace {
 
-// Query rows of a block: a multiple of every strip's, and many enough that the sums over them, dK
-// and dV, are seldom loaded and stored.
+// Query rows of a block: a multiple of every strip size, and large enough that the sums over them,
+// dK and dV, are seldom loaded and stored.
 constexpr int64_t kBlockRows = 96;
 
-// Bytes of dk and dv from which they are written past the caches. Measured over whole rings: half
-// of that gains and loses nothing, a quarter loses.
+// If dk and dv have at least this many bytes, they are written past the caches. Measured over whole
+// rings: half of this neither gains nor loses, a quarter loses.
 constexpr int64_t kStreamedGradients = 1 << 20;
 
-// Two of a block's five matrices are half as large where they hold pairs of bf16.
+// Two of a block's five matrices are half as large if they hold pairs of bf16.
 AttentionBlocks GradBlocks(const AttentionShape& shape) {
   return BlocksOf(shape, shape.dtype == DType::kBF16 ? 24576 : 16384);
 }
@@ -38,12 +38,12 @@ AttentionBlocks GradBlocks(const AttentionShape& shape) {
 template <typename T>
 struct GradScratch {
   AttentionBlocks blocks;
-  T *keys, *values, *keys_t, *values_t;  // of a block of keys
+  T *keys, *values, *keys_t, *values_t;  // for one block of keys
   T *dkeys, *dvalues;                    // their gradients, summed over the group's rows
-  T *query, *dout, *p, *ds;              // of a block of rows
-  T *query_pairs, *dout_pairs;           // the first two again, where pairs of bf16 are multiplied
-  T* dquery;                             // of a strip of rows
-  T *lse, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
+  T *query, *dout, *p, *ds;              // for one block of rows
+  T *query_pairs, *dout_pairs;           // query and dout again, if pairs of bf16 are multiplied
+  T* dquery;                             // for one strip of rows
+  T *lse, *carry;  // for each row of a group; carry: dq, if dq's own memory cannot hold it
   DropoutScratch<T> dropout;
 
   GradScratch(const AttentionShape& shape, AttentionScratch& scratch)
@@ -70,8 +70,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// P = 2^(score - lse) and dS = P * (dO V^T - delta) of M rows against one panel of keys. Scores of
-// pairs are not scaled yet: then `scale` is for them.
+// Computes P = 2^(score - lse) and dS = P * (dO V^T - delta) for M rows against one panel of keys.
+// The scores of pairs are not scaled yet: `scale` is for them.
 template <int M, int N, bool kPairs, typename T>
 HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T* keys_t,
                          const T* values_t, int64_t dim, T scale, const Limits& limits, int64_t key,
@@ -89,7 +89,7 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
           kPairs ? hn::MulSub(acc[i][j], hn::Set(d, scale), row_lse) : hn::Sub(acc[i][j], row_lse);
     }
   }
-  // After the scale, which may be negative.
+  // Masks after scaling, since the scale may be negative.
   if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
@@ -98,7 +98,7 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
     if (N == 1) hn::Store(hn::Zero(d), d, p + i * P + L);
   }
   MultiplyRows<kPairs>(dout, a_panel, values_t, dim, acc);
-  // P is 0 where the key is hidden, but spare columns of values_t may hold anything.
+  // P is 0 for a hidden key, but spare columns of values_t may hold anything, even NaN.
   if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Zero(d), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
@@ -111,7 +111,8 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
   }
 }
 
-// One strip of M rows, at row `r` of a block of rows, against one block of keys: P, dS and dQ.
+// Computes P, dS and dQ of one strip of M rows, at row `r` of a block of rows, against one block of
+// keys.
 template <int M, bool kPairs, typename T>
 HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T scale,
                             const Limits& limits, bool first, const T* lse, const T* delta,
@@ -180,12 +181,12 @@ class GradPass {
   };
   int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
 
-  // Of a block of keys those that are packed, [key, key + count), and its number.
+  // The packed keys of a block, [key, key + count), and the block's number.
   struct Keys {
     int64_t key, count, block;
   };
 
-  // Whether dk and dv are too large to stay in the second-level cache until somebody reads them.
+  // Whether dk and dv are too large to stay in the second-level cache until they are read.
   bool IsLarge() const {
     const int64_t bytes = 2 * shape_.batch * shape_.keys * shape_.kv_heads * shape_.dim * sizeof(T);
     return bytes >= kStreamedGradients;
@@ -196,10 +197,10 @@ class GradPass {
            x.head_stride % n == 0 && x.row_stride % n == 0 && shape_.dim % n == 0;
   }
 
-  // The query heads that share `kv_head`.
+  // Runs all query heads that share `kv_head`.
   void RunGroup(int64_t batch, int64_t kv_head) {
     for (int64_t h = 0; h < group_; ++h) ScaleLse({batch, kv_head, h});
-    // A block even if there are no keys: it gives rows that see nothing their gradients, 0.
+    // Runs one block even if there are no keys: it sets dq of rows that see nothing to 0.
     for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
       RunBlock({batch, kv_head, key});
     }
@@ -211,7 +212,7 @@ class GradPass {
     }
   }
 
-  // lse in the unit of the scores (log2).
+  // Converts lse to the unit of the scores (log2).
   void ScaleLse(const Head& head) {
     const T* lse = WideRows<T>::Of(op_.lse, group_).At(head.batch, head.kv_head, head.in_group, 0);
     T* const out = scratch_.lse + head.in_group * shape_.q_rows;
@@ -221,7 +222,7 @@ class GradPass {
     }
   }
 
-  // Keys from `key` on.
+  // Runs the block of keys that begins at `key`.
   void RunBlock(const KeyBlock& block) {
     const GradScratch<T>& s = scratch_;
     const auto [batch, kv_head, key] = block;
@@ -229,7 +230,7 @@ class GradPass {
     RowRange rows = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
     std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
-    // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
+    // Strips stop at `packed` too: memory that is not packed may hold NaN, and 0 * NaN is NaN.
     const int64_t packed = KeysBeforeEnd(shape_, rows, key, count);
     if (packed > 0) {
       PackKeys(block, packed);
@@ -237,15 +238,15 @@ class GradPass {
     }
     next_keys_.Set(shape_, op_, format_, block, s.blocks.keys,
                    group_ * (rows.end - rows.begin) / kStrip);
-    // The first block sets dq, also of rows that see nothing.
+    // The first block sets dq, even for rows that see nothing.
     if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
     for (int64_t h = 0; h < group_; ++h) {
-      // Strips are the same ones for each block.
+      // All blocks of keys use the same strips.
       for (int64_t row = rows.begin / kBlockRows * kBlockRows; row < rows.end; row += kBlockRows) {
         RunRows({batch, kv_head, h}, row, {key, packed, key / s.blocks.keys});
       }
     }
-    // The packed queries hold the scale and log2(e).
+    // The packed queries include the factors scale and log2(e), so only ln(2) is missing.
     StoreKeyGradients(s.dkeys, static_cast<T>(kLn2), op_.dk, block, count);
     StoreKeyGradients(s.dvalues, T{1}, op_.dv, block, count);
   }
@@ -268,7 +269,7 @@ class GradPass {
     pack_transposed(v, op_.v.row_stride, count, dim, s.query, s.values_t);
   }
 
-  // A block of rows from `row` on.
+  // Runs the block of rows that begins at `row`.
   void RunRows(const Head& head, int64_t row, const Keys& keys) {
     const GradScratch<T>& s = scratch_;
     const int64_t dim = shape_.dim;
@@ -293,21 +294,21 @@ class GradPass {
     AddKeyGradients(row, rows, keys);
   }
 
-  // Whether a row that sees nothing stands between rows that see keys of one panel. These rows are
-  // taken together in AddKeyGradients, so that its P must be made, too: 0.
+  // Whether a row that sees nothing is between rows that see keys of one panel. AddKeyGradients
+  // processes these rows together, so the row's P must be set to 0, too.
   bool StandsBetween(int64_t row, const Keys& keys) const {
     const int64_t at = shape_.seen[row].begin - keys.key;
     return 0 < at && at < keys.count && at % kPanel<T> != 0;
   }
 
-  // From P and dS of a block of rows.
+  // Adds to dK and dV, from P and dS of a block of rows.
   void AddKeyGradients(int64_t row, int64_t rows, const Keys& keys) {
     constexpr int64_t P = kPanel<T>;
     const GradScratch<T>& s = scratch_;
     for (int64_t c = 0; c < keys.count; c += P) {
       ForEachStrip(std::min(P, keys.count - c), [&](auto m, int64_t i, int64_t real) HWY_ATTR {
         constexpr int M = decltype(m)::value;
-        // Others see none of these keys.
+        // Other rows see none of these keys.
         const RowRange seen = RowsThatSee(shape_, row, rows, keys.key + c + i, real);
         const int64_t r = seen.begin - row, n = seen.end - seen.begin;
         if (n <= 0) return;
@@ -320,7 +321,7 @@ class GradPass {
     }
   }
 
-  // Rows [r, r + rows) of the block, padded to M.
+  // Runs rows [r, r + rows) of the block, padded to M.
   template <int M>
   void RunStrip(const Head& head, int64_t block, int64_t r, int64_t rows, const Keys& keys,
                 bool first) {
@@ -351,8 +352,8 @@ class GradPass {
     }
   }
 
-  // What these rows' successors in the next block read, the dq that the strip after these adds to,
-  // and a share of the next keys.
+  // Prefetches what the corresponding rows of the next block read, the dq that the next strip adds
+  // to, and a share of the next keys.
   void SetAhead(const Head& head, int64_t row, int64_t rows, bool first, const Limits& limits) {
     const int64_t dim = shape_.dim, strip = row + rows, block = row + kBlockRows;
     ahead_.Clear();

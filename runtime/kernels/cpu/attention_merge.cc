@@ -25,7 +25,7 @@ T* RowOf(const AttentionOperand& x, int64_t batch, int64_t head, int64_t row) {
          row * x.row_stride;
 }
 
-// One row of all parts: their weights replace their lse in `weights`; returns the sum's lse.
+// For one row: replaces each part's lse in `weights` by its weight, and returns the sum's lse.
 template <typename T>
 T WeightsOf(T* weights, int64_t n) {
   constexpr T kInf = std::numeric_limits<T>::infinity();
@@ -48,7 +48,7 @@ void MergeRow(const AttentionMergeParts& parts, const T* weights, int64_t dim, i
   ForEachVector(d, dim, [&](int64_t x, auto lanes) DT_VECTOR_LAMBDA {
     auto sum = hn::Zero(d);
     for (int64_t i = 0; i < n; ++i) {
-      if (weights[i] == 0) continue;  // it may hold anything
+      if (weights[i] == 0) continue;  // this part's o may hold anything, even NaN
       const T* o = RowOf<T>(parts.o[i], batch, head, row);
       sum = hn::MulAdd(hn::Set(d, weights[i]), Load(d, o + x, lanes), sum);
     }

@@ -26,7 +26,7 @@ namespace {
 // all types with which it computes in T.
 template <typename T>
 struct Format {
-  bool same;             // T itself
+  bool same;             // the type in memory is T
   int64_t element_size;  // bytes
   decltype(&Pack<T, T>) pack;
   decltype(&Unpack<T, T>) unpack;
@@ -34,13 +34,13 @@ struct Format {
   decltype(&StoreRows<T, T>) store;
   decltype(&RowProducts<T, T>) row_products;
 
-  // Of [batch, row, head, 0].
+  // The address of element [batch, row, head, 0].
   void* At(const AttentionOperand& operand, int64_t batch, int64_t head, int64_t row) const {
     const int64_t offset =
         batch * operand.batch_stride + head * operand.head_stride + row * operand.row_stride;
     return static_cast<char*>(operand.data) + offset * element_size;
   }
-  // `rows` rows from there on.
+  // `rows` rows that begin there.
   MemoryRows RowsAt(const AttentionOperand& operand, int64_t batch, int64_t head, int64_t row,
                     int64_t rows, int64_t dim) const {
     return {static_cast<const char*>(At(operand, batch, head, row)),
@@ -81,17 +81,17 @@ MemoryRows WideMemoryRows(const T* data, int64_t stride, int64_t rows, int64_t d
 // --- Which keys a row sees: a range of a block's.
 
 struct Limits {
-  int64_t first, last;  // of all rows; first is a panel's
+  int64_t first, last;  // over all rows; first is the begin of a panel
   int64_t begin[kStrip], end[kStrip];
 };
 
-// How many panels of keys these rows meet.
+// How many panels of keys these rows overlap.
 template <typename T>
 int64_t PanelsOf(const Limits& limits) {
   return (limits.last - limits.first + kPanel<T> - 1) / kPanel<T>;
 }
 
-// Of the rows [row, row + rows), padded to M, against keys [key, key + count).
+// The limits of the rows [row, row + rows), padded to M, against keys [key, key + count).
 template <int M>
 HWY_INLINE Limits LimitsOf(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
                            int64_t count, int64_t panel) {
@@ -106,7 +106,7 @@ HWY_INLINE Limits LimitsOf(const AttentionShape& shape, int64_t row, int64_t row
   return limits;
 }
 
-// Whether a row must not see all of the keys [key, key + n).
+// Whether some row does not see all of the keys [key, key + n).
 template <int M>
 HWY_INLINE bool NeedsMask(const Limits& limits, int64_t key, int64_t n) {
   return limits.end[0] < key + n || limits.begin[M - 1] > key;
@@ -145,15 +145,15 @@ inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, 
   return std::clamp<int64_t>(shape.seen[rows.end - 1].end - key, 0, n);
 }
 
-// Keys from `key` on that a key head has.
+// A block of keys of one key head, which begins at `key`.
 struct KeyBlock {
   int64_t batch, kv_head, key;
 };
 
-// What the next block of keys reads, divided among the strips that run before it.
+// Prefetches what the next block of keys reads, in shares for the strips that run before it.
 class NextKeys {
  public:
-  // The block after `now`; of `size` keys each. `strips` run before it.
+  // Chooses the block after `now`; blocks have `size` keys. `strips` strips run before it.
   template <typename T>
   void Set(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
            const KeyBlock& now, int64_t size, int64_t strips) {
@@ -199,7 +199,7 @@ HWY_INLINE void ForEachStrip(int64_t rows, Fn fn) {
   }
 }
 
-// acc[i][j] where the key is visible, otherwise `hidden`.
+// Replaces acc[i][j] by `hidden` if the key is not visible.
 template <int M, int N, class V>
 HWY_INLINE void MaskTile(const Limits& limits, int64_t key, V hidden, V (&acc)[M][N]) {
   const hn::DFromV<V> d;

@@ -32,18 +32,18 @@ inline constexpr int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
 template <typename T>
 inline constexpr int64_t kPanel = 2 * kLanes<T>;
 
-// The rows of a tile, as many as there are registers for (two vectors each); tiles have kStrip
-// rows, two thirds or one third of that.
+// The rows of the largest tile: as many as there are registers for, with two vectors per row. Tiles
+// have kStrip rows, or two thirds or one third of that.
 inline constexpr int kStrip = HWY_TARGET <= HWY_AVX3 ? 12 : 6;
 inline constexpr int kStep = kStrip / 3;
 
 template <typename T>
 using VecOf = hn::Vec<hn::ScalableTag<T>>;
 
-// The greater one; x if x is NaN.
+// The greater of both; x if x is NaN.
 template <class V>
 HWY_INLINE V GreaterOrNan(V a, V x) {
-  // Max is one instruction that does so: if one operand is NaN, x86 returns the second.
+  // Max is one instruction that does this: if one operand is NaN, x86 returns the second.
   constexpr bool kMaxDoes =
       (HWY_ARCH_X86 || HWY_ARCH_ARM) && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR;
   if constexpr (kMaxDoes) {
@@ -61,7 +61,7 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   constexpr bool kF32 = sizeof(T) == 4;
   constexpr int kMantissa = kF32 ? 23 : 52;
   const hn::RebindToSigned<D> di;
-  // There the polynomial is exactly 1 and the exponent field becomes 0.
+  // At `lowest` the polynomial is exactly 1 and the exponent field becomes 0.
   const auto lowest = hn::Set(d, static_cast<T>(kF32 ? -127 : -1023));
   x = GreaterOrNan(lowest, x);
   const auto magic =
@@ -88,7 +88,7 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1)));
   const auto exponent = hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted));
   const auto power = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
-  // No x is above its power; only a NaN, whose bits are no exponent, takes its place.
+  // 2^x is always greater than x, so x replaces the power only if it is NaN.
   return GreaterOrNan(power, x);
 }
 
@@ -102,7 +102,7 @@ T Exp2Scalar(T x) {
 
 inline constexpr int64_t kRowsAhead = 12;
 
-// May lie outside of the tensor.
+// The row may lie outside of the tensor.
 template <typename In>
 HWY_INLINE void PrefetchRow(const In* row, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / sizeof(In)) hwy::Prefetch(row + i);
@@ -138,7 +138,8 @@ void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64
   }
 }
 
-// The reverse; bypasses the caches if `stream`, which requires rows of whole, aligned vectors.
+// The reverse of Pack. Bypasses the caches if `stream`, which requires rows of whole, aligned
+// vectors.
 template <typename Out, typename T>
 void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T factor, void* memory,
             int64_t stride, bool stream) {
@@ -146,7 +147,7 @@ void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T fa
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const auto factors = hn::Set(d, factor);
   Out* out = static_cast<Out*>(memory);
-  // Row by row: a row's elements are adjacent, and rows may lie so that they share cache sets.
+  // Row by row: a row's elements are adjacent, while different rows may share cache sets.
   for (int64_t r = 0; r < rows; ++r, panels += P, out += stride) {
     for (int64_t c = 0; c < dim; c += L) {
       const T* const panel = panels + c / P * P * panel_rows + c % P;
@@ -161,7 +162,7 @@ void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T fa
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// kBlock columns of kLanes rows, from column c, transposed: t[i] is column c + i.
+// Transposes kBlock columns of kLanes rows, beginning at column c: t[i] is column c + i.
 template <typename T>
 HWY_INLINE void TransposeBlock(const T* const* rows, int64_t c, VecOf<T>* t) {
   const hn::ScalableTag<T> d;
@@ -193,9 +194,9 @@ HWY_INLINE void TransposeBlock(const T* const* rows, int64_t c, VecOf<T>* t) {
 }
 #endif
 
-// Copies the transpose of rows x dim elements into panels of a matrix of `dim` rows: a column for
-// each row. Columns that complete a vector are copies of the last one. `staging` has room for
-// kAttentionPad rows, padded.
+// Copies the transpose of rows x dim elements into panels of a matrix of `dim` rows: each row
+// becomes a column. Columns that complete a vector are copies of the last one. `staging` has room
+// for kAttentionPad rows, padded.
 template <typename In, typename T>
 void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t dim, T* staging,
                     T* panels) {
@@ -250,7 +251,7 @@ void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t di
 template <typename T>
 inline constexpr bool kHasPairs = sizeof(T) == 4;
 
-// sum[i] + the products of both halves of a[i] and b[i]. Highway 1.0 has no name for it.
+// sum[i] + the products of both halves of a[i] and b[i]. Highway 1.0 has no function for it.
 template <class V>
 HWY_INLINE V MulAddPairs(V a, V b, V sum) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
@@ -280,7 +281,7 @@ bool CanTakePairs(const AttentionShape& shape, std::initializer_list<AttentionOp
 #endif
 }
 
-// Pack and PackTransposed of bf16 rows, in pairs; `dim` in elements.
+// Pack and PackTransposed for bf16 rows, in pairs; `dim` counts elements.
 template <typename T>
 void PackPairs(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64_t dim,
                int64_t panel_rows, T* panels) {
@@ -315,7 +316,7 @@ void RowProducts(const void* a_memory, int64_t a_stride, const void* b_memory, i
   }
 }
 
-// Rows of T, one after another, into rows of Out.
+// Stores rows of T, one after another in memory, as rows of Out.
 template <typename Out, typename T>
 void StoreRows(const T* in, int64_t rows, int64_t dim, void* memory, int64_t stride) {
   const hn::ScalableTag<T> d;
@@ -376,8 +377,8 @@ HWY_INLINE void ScaleTile(T scale, V (&acc)[M][N]) {
   }
 }
 
-// acc = A * b, where A's rows are the M at `a` of a matrix of panels `a_panel` elements apart, and
-// b is one panel of n rows; of pairs, n / 2 rows of them.
+// acc = A * b. A is the M rows at `a` of a matrix whose panels are `a_panel` elements apart; b is
+// one panel of n rows, or of n / 2 rows of pairs.
 template <bool kPairs = false, int M, int N, typename T, class V>
 HWY_INLINE void MultiplyRows(const T* a, int64_t a_panel, const T* b, int64_t n, V (&acc)[M][N]) {
   constexpr int64_t P = kPanel<T>;
@@ -404,8 +405,8 @@ HWY_INLINE void WriteTile(const V (&acc)[M][N], const T* beta, const T* gamma, T
   }
 }
 
-// c = beta * A * B (+ gamma * c) for M rows: A as in MultiplyRows, n columns long; B in panels of
-// `b_rows` rows, `dim` columns.
+// c = beta * A * B (+ gamma * c) for M rows. A is as in MultiplyRows, with n columns; B has panels
+// of `b_rows` rows and `dim` columns.
 template <int M, typename T>
 HWY_INLINE void MultiplyStrip(const T* a, int64_t a_panel, const T* b, int64_t b_rows, int64_t n,
                               int64_t dim, const T* beta, const T* gamma, T* c, int64_t row_stride,

@@ -12,7 +12,7 @@
 namespace dtensor::kernels::cpu {
 namespace {
 
-// All at once decide whether the output is large.
+// Whether the output is large is decided for all moves together.
 void RunMoves(absl::Span<const BoxMove> moves, size_t first, int64_t out_bytes) {
   int64_t bytes = 0;
   for (const BoxMove& move : moves) bytes += move.loop.bytes();
@@ -37,7 +37,7 @@ absl::Status Copy(Device& device, const char* kernel, const CopyArgs& args) {
 }
 
 absl::Status MoveBoxes(Device& device, const char* kernel, const MoveBoxesArgs& args) {
-  // It runs before Launch returns: no copy.
+  // On the CPU the kernel runs before Launch returns, so the moves need not be copied.
   if (device.kind() == Device::Kind::kCpu) {
     return device.Launch(kernel, [&args] { RunMoves(args.moves, args.first, args.out_bytes); });
   }

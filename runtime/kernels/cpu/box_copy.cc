@@ -35,15 +35,15 @@ void CopyElements(std::byte* dst, int64_t dst_stride, const std::byte* src, int6
   }
 }
 
-// Whether the lines that a tile reads elements of, one for each column, drive each other out of the
-// cache, or are too far from each other to be fetched ahead.
+// A tile reads elements of one cache line for each column. Returns whether these lines evict each
+// other from the cache, or are too far apart to be prefetched.
 bool LinesCollide(int64_t stride, int64_t lines) {
   constexpr int64_t kWay = 4096, kFar = 8192, kMostOfASet = 8;  // bytes; lines
   return stride >= kFar || lines * std::min(stride & -stride, kWay) / kWay > kMostOfASet;
 }
 
-// In tiles, so that a line of the source that one row reads an element of is still in the cache
-// when the next row wants its neighbour.
+// Copies in tiles, so that a cache line of the source of which one row reads an element is still in
+// the cache when the next row reads the neighbouring element.
 template <typename T>
 void CopyPlane(const Plane& p, std::byte* dst, const std::byte* src) {
   constexpr int64_t kTile = kLine / sizeof(T);
@@ -59,7 +59,7 @@ void CopyPlane(const Plane& p, std::byte* dst, const std::byte* src) {
   }
 }
 
-// The same where those lines would be gone by then: each is read once, into a buffer. Requires:
+// The same for lines that would be evicted by then: reads each line once, into a buffer. Requires:
 // row_src == sizeof(T).
 template <typename T>
 void CopyPlaneByLines(const Plane& p, std::byte* dst, const std::byte* src) {
@@ -101,7 +101,7 @@ void WithElementType(int64_t element_bytes, Fn fn) {
   }
 }
 
-// A plane's rows of kBytes.
+// Copies a plane's rows, of kBytes each.
 template <int64_t kBytes>
 void CopyShortRows(const Plane& p, std::byte* dst, const std::byte* src) {
   for (int64_t r = 0; r < p.rows; ++r) {
@@ -109,8 +109,8 @@ void CopyShortRows(const Plane& p, std::byte* dst, const std::byte* src) {
   }
 }
 
-// What copies a plane's rows of so many bytes, if there is such a function: a call of memcpy costs
-// more than so few bytes do.
+// The function that copies a plane's rows of `bytes` bytes, or null if there is none. For so few
+// bytes, calling memcpy costs more than the copy itself.
 using PlaneCopy = void (*)(const Plane&, std::byte*, const std::byte*);
 PlaneCopy ShortRowsCopy(int64_t bytes) {
   switch (bytes) {
@@ -139,7 +139,7 @@ PlaneCopy ShortRowsCopy(int64_t bytes) {
   }
 }
 
-// Rows that are contiguous on both sides.
+// Copies rows that are contiguous on both sides.
 void CopyRows(const BoxLoop& loop, bool stream) {
   if (loop.depth() > 1) {
     const Plane plane = PlaneOf(loop);
@@ -162,7 +162,7 @@ void CopyRows(const BoxLoop& loop, bool stream) {
   kernels::FinishStores(stream_run);
 }
 
-// The loop that walks the source most tightly, of all but the last.
+// The loop with the smallest stride in the source, of all but the last.
 int TightestSourceLoop(const BoxLoop& loop) {
   int best = loop.depth() - 2;
   for (int i = best - 1; i >= 0; --i) {

@@ -15,9 +15,9 @@ namespace dtensor {
 namespace {
 
 constexpr int64_t kLine = 64;              // bytes of a cache line
-constexpr int64_t kBufferBytes = 8 << 10;  // of one row's chunk: stays in the first-level cache
+constexpr int64_t kBufferBytes = 8 << 10;  // of all chunks: they stay in the first-level cache
 
-// Reduces the rows of a box: where they are, or through buffers, chunk by chunk, if one has gaps.
+// Reduces the rows of a box: in place, or chunk by chunk through buffers if one has gaps.
 class RowReducer {
  public:
   RowReducer(const BoxLoop& loop, DType in, DType out, ReduceOp op, double scale, bool stream)
@@ -48,7 +48,7 @@ class RowReducer {
 
   void Row(std::byte* const* at) const {
     if (!gaps_) return WithoutGaps(at);
-    // For all rows together, about as many elements as a buffer holds.
+    // The chunks of all rows together have about as many elements as a buffer holds.
     const int64_t step =
         std::max<int64_t>(kBufferBytes / rows() / std::max(element_bytes_, source_bytes_), 1);
     alignas(kLine) std::byte result[kBufferBytes];

@@ -42,7 +42,7 @@ void CompareElements(CompareOp op, DType dtype, const void* a, const void* b, bo
   });
 }
 
-// Elements are moved, whatever they mean. Without branches: masks of bits.
+// Moves elements as bits, whatever their type means. Uses bit masks instead of branches.
 template <typename Bits>
 void Choose(const bool* condition, const void* a, const void* b, void* out, int64_t n) {
   const Bits *x = static_cast<const Bits*>(a), *y = static_cast<const Bits*>(b);

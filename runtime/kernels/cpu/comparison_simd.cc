@@ -56,7 +56,7 @@ void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out,
   });
 }
 
-// Of unsigned Bits.
+// Elements are moved as unsigned Bits.
 template <typename Bits>
 void WhereOf(const uint8_t* condition, const void* a, const void* b, void* out, int64_t n,
              bool stream) {

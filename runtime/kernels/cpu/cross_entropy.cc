@@ -24,7 +24,7 @@ void GatherTargets(const T* logits, int64_t stride, int64_t count, const int64_t
   }
 }
 
-// And with the sum of its logits.
+// Completes them with the sum of the row's logits, too.
 template <typename T>
 void SumLogits(DType dtype, const T* logits, int64_t stride, int64_t count, int64_t n,
                int64_t width, Compute<T>* stats) {
@@ -42,7 +42,7 @@ std::vector<int64_t> FindTargets(const Ids& targets, int64_t rows, const IndexLo
   return found;
 }
 
-// Of a target whose labels are smoothed.
+// The share of every class in a target with label smoothing.
 double ShareOfEach(double label_smoothing, int64_t num_classes) {
   return label_smoothing == 0 ? 0 : label_smoothing / static_cast<double>(num_classes);
 }

@@ -50,11 +50,11 @@ void GradRow(const T* x, int64_t n, int64_t target, CrossEntropyWeights weights,
   const Tag<T> d;
   const auto lses = hn::Set(d, lse), grad = hn::Set(d, dloss);
   const auto each = hn::Set(d, static_cast<C>(weights.each));
-  // What is too much of each probability.
+  // By how much each probability exceeds the share of every class in the smoothed target.
   const auto excess = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     return hn::Sub(ExpOf(d, hn::Sub(Load(d, x + i, lanes), lses)), each);
   };
-  // Before the loop, which may overwrite the logits.
+  // Computed before the loop, which may overwrite the logits.
   const First one{1};
   const auto at_target =
       target < 0 ? hn::Zero(d)

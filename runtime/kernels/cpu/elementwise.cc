@@ -51,7 +51,7 @@ void AddIntegers(DType dtype, const void* const* in, int terms, void* out, int64
   });
 }
 
-// kNeg, and kNot of bools.
+// kNeg, and kNot for bools.
 void UnaryIntegers(DType dtype, const void* a, void* out, int64_t n) {
   VisitInteger(dtype, [&](auto t) {
     using T = decltype(t);
@@ -62,7 +62,7 @@ void UnaryIntegers(DType dtype, const void* a, void* out, int64_t n) {
   });
 }
 
-// Between different types.
+// Converts between different types.
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
   const bool in_f32 = AccumulatorOf(from) == DType::kF32 && AccumulatorOf(to) == DType::kF32;
   if (in_f32 && from != to) {

@@ -104,8 +104,8 @@ void UnaryGrad(UnaryOp op, DType dtype, const void* saved, const void* dy, void*
   });
 }
 
-// The gradient of `mine` in the larger of two: all of dy where `mine` is larger, half where they
-// are equal. With NaN, all.
+// The gradient of max(mine, other) by `mine`: dy if `mine` is larger, half of dy if both are equal,
+// otherwise 0. With NaN, dy.
 template <class D, class V>
 HWY_INLINE V ShareOfLarger(D d, V mine, V other, V dy) {
   const V half = hn::Mul(dy, hn::Set(d, 0.5f));
@@ -123,7 +123,7 @@ void WithBinaryGrad(BinaryOp op, int operand, Map map) {
     return map([](auto, auto a, auto b, auto dy)
                    DT_VECTOR_LAMBDA { return hn::Mul(hn::Neg(dy), hn::Div(hn::Div(a, b), b)); });
   }
-  // The minimum is a where b is larger.
+  // The minimum is a if b is larger.
   if ((op == BinaryOp::kMax) == (operand == 0)) {
     return map([](auto d, auto a, auto b, auto dy)
                    DT_VECTOR_LAMBDA { return ShareOfLarger(d, a, b, dy); });

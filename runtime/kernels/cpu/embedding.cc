@@ -27,7 +27,7 @@ std::byte* CopyRow(const TableRows& t, int64_t r, std::byte* dst) {
   return dst + t.n * t.size;
 }
 
-// For each row of the table the tokens that want it, ascending: the tokens of row r are
+// For each row of the table, the tokens that use it, in ascending order: those of row r are
 // order[begin[r]] to order[begin[r + 1] - 1]. A counting sort.
 struct TokensByRow {
   TokensByRow(const Ids& ids, int64_t tokens, const IndexLookup& lookup, int64_t rows)
@@ -48,7 +48,7 @@ struct TokensByRow {
   std::vector<int64_t> begin, order;
 };
 
-// Sums of narrow floats stay in f32 until they are complete: row by row of dtable.
+// Computes dtable row by row: the sums of narrow floats stay in f32 until they are complete.
 template <typename T>
 void SumByRow(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T* dtable) {
   std::vector<Compute<T>> sum(d);
@@ -66,7 +66,7 @@ void SumByRow(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T*
   }
 }
 
-// f32 and f64 add up in dtable itself, reading dy once from its beginning to its end.
+// For f32 and f64: sums in dtable itself, and reads dy once from its beginning to its end.
 template <typename T>
 void SumInPlace(const Ids& ids, int64_t tokens, const IndexLookup& lookup, DType dtype, const T* dy,
                 int64_t rows, int64_t d, T* dtable) {

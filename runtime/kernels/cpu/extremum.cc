@@ -21,7 +21,7 @@ Compute<T> Widened(T x) {
   return static_cast<Compute<T>>(x);
 }
 
-// Keys compare as the values do: equal values have equal keys, a NaN the largest.
+// A key that compares as the value does: equal values have equal keys, and NaN has the largest.
 template <typename T>
 int64_t OrderedKey(T x) {
   if constexpr (kIsFloat<T>) {
@@ -63,7 +63,7 @@ void ArgMaxAll(const ArgMaxStatsArgs& a) {
   const int64_t inner = a.kept.inner_size(), step = a.kept.inner_stride(0);
   a.kept.ForEachRow([&](const auto& offsets) {
     for (int64_t i = 0; i < inner; ++i, stats += 2) {
-      // No elements: every shard that has some is larger, or has a lower index.
+      // For a shard without elements: every other shard is larger, or has a lower index.
       stats[0] = kLeast;
       stats[1] = kMost;
       if (a.n == 0) continue;
@@ -112,7 +112,7 @@ void CountAll(const CountTiesArgs& a) {
   });
 }
 
-// As PyTorch: the quotient is NaN where nothing is equal, and so is its product with zero.
+// As in PyTorch: if no element is equal, the quotient is NaN, and so is its product with zero.
 template <typename T>
 void ShareAll(const ShareAmongTiesArgs& a) {
   using C = Compute<T>;

@@ -77,7 +77,7 @@ struct BFloat16Format {
 };
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// The CPU has instructions for it.
+// For CPUs that have instructions for f16.
 struct Float16Format {
   template <class D>
   static HWY_INLINE hn::Vec<D> Widen(D d, Vec16<D> half) {
@@ -102,7 +102,7 @@ struct Float16Format {
     const auto quiet = hn::Or(special, hn::Set(du, 0x400000));
     const auto one_more = hn::BitCast(d, hn::Add(normal, hn::Set(du, 1u << 23)));
     const auto subnormal = hn::BitCast(du, hn::Sub(one_more, hn::Set(d, 0x1p-14f)));
-    // All magnitudes are below 2^31, where signed comparisons do.
+    // All magnitudes are below 2^31, so signed comparisons are correct.
     const auto m = hn::BitCast(ds, magnitude);
     const auto below = [&](int32_t limit) DT_REDUCE_INLINE {
       return hn::RebindMask(du, hn::Lt(m, hn::Set(ds, limit)));

@@ -12,7 +12,7 @@
 namespace dtensor::kernels::cpu {
 namespace {
 
-// Of all shards together: Chan, Golub & LeVeque.
+// The moments of all shards together, after Chan, Golub & LeVeque.
 std::vector<simd::Moments> MergeMoments(const ShardStatsInput& stats) {
   const auto* shards = static_cast<const simd::Moments*>(stats.data);
   std::vector<simd::Moments> merged(stats.rows);
@@ -56,7 +56,7 @@ void RunRowMoments(const RowMomentsArgs& a) {
   });
 }
 
-// Of one kernel call: the operands of each row, in row-major memory.
+// The operands of each row for one kernel call, in row-major memory.
 class GradRows {
  public:
   GradRows(DType dtype, const StridedInput& weight, const StridedInput& mean,

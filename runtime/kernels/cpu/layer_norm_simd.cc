@@ -19,8 +19,8 @@ using simd::LayerNormGradRows;
 using simd::Moments;
 using simd::RowShape;
 
-// The first pass only says where the second is centred: what the sum of a long row lost is put back
-// there (the corrected two-pass algorithm of Chan, Golub & LeVeque).
+// The first pass only gives the centre for the second, which restores what the sum of a long row
+// lost by rounding (the corrected two-pass algorithm of Chan, Golub & LeVeque).
 template <typename T>
 Moments MomentsOfRow(const T* x, int64_t n) {
   using C = Compute<T>;
@@ -87,7 +87,7 @@ void LayerNorm(RowShape shape, InputRows x, const void* weight, const void* bias
   });
 }
 
-// One row of a gradient.
+// The inputs for one row of a gradient.
 template <typename T>
 struct GradRow {
   const T *x, *weight, *dy;

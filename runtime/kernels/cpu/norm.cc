@@ -13,7 +13,7 @@
 namespace dtensor::kernels::cpu {
 namespace {
 
-// Calls run(sums) with the rows' sums over all shards, or null where there are none.
+// Calls run(sums) with the rows' sums over all shards, or null if there are no shards.
 template <typename T, typename Fn>
 void WithSums(const ShardStatsInput& stats, Fn run) {
   using C = Compute<T>;

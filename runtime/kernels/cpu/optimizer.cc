@@ -19,7 +19,7 @@ template <typename T>
 void Clip(const ClipScaleArgs& a) {
   const double norm =
       a.factor * std::sqrt(static_cast<double>(*static_cast<const T*>(a.sum_of_squares)));
-  // In this order NaN stays.
+  // With the arguments in this order, std::min keeps NaN.
   const double scale = a.max_norm > 0 ? std::min(a.max_norm / (norm + 1e-6), 1.0) : 1.0;
   *static_cast<T*>(a.norm) = static_cast<T>(norm);
   *static_cast<T*>(a.scale) = static_cast<T>(a.factor * scale);

@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// fn(param, grad, master) with C++ types; `master` is null where there is none, of type nullptr_t
-// for parameters that are f32 or f64 themselves.
+// Calls fn(param, grad, master) with C++ types. `master` is null if there is none; for parameters
+// that are f32 or f64 themselves its type is nullptr_t.
 template <class Fn>
 HWY_INLINE void VisitStep(const StepArgs& a, Fn fn) {
   VisitTarget(a.dtype, [&](auto t) {

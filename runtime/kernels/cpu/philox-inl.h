@@ -31,7 +31,7 @@ HWY_INLINE void MulWide(D d, V a, V b, V& lower, V& upper) {
   upper = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
 }
 
-// The words of lane i at words + 4 * i.
+// Writes the words of lane i to words + 4 * i.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void PhiloxVector(D d, V c0, V c1, V c2, V c3, uint64_t seed, uint32_t* words) {
   const V m0 = hn::Set(d, kPhiloxMultiplier0), m1 = hn::Set(d, kPhiloxMultiplier1);

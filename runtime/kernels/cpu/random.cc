@@ -42,7 +42,7 @@ void FillNormals(const uint32_t* words, int64_t n, double* normals) {
   }
 }
 
-// In [0, 1), with as many bits as T holds exactly: rounding must not reach 1.
+// A number in [0, 1), with only as many bits as T holds exactly: it must not be rounded to 1.
 template <typename T>
 T Uniform(uint32_t word) {
   if constexpr (std::is_same_v<T, double>) return word * 0x1p-32;

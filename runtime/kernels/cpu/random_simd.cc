@@ -64,7 +64,7 @@ void DropoutOf(const T* x, const uint32_t* words, uint32_t threshold, Compute<T>
   } else {
     const Tag<T> d;
     const hn::Rebind<uint32_t, Tag<T>> d32;
-    const hn::Rebind<int32_t, Tag<T>> ds32;  // 24 bits: signed comparisons do
+    const hn::Rebind<int32_t, Tag<T>> ds32;  // 24 bits: signed comparisons are correct
     const auto scales = hn::Set(d, scale);
     const auto thresholds = hn::Set(ds32, static_cast<int32_t>(threshold));
     ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {

@@ -62,8 +62,8 @@ void ReduceInto(ReduceOp op, DType dtype, const T* x, Compute<T>* acc, int64_t n
   }
 }
 
-// Combines terms pairwise, as a binary counter carries: sums lose bits with the logarithm of their
-// length.
+// Combines terms pairwise, like the carries of a binary counter, so that the rounding error of a
+// sum grows only with the logarithm of its length.
 template <typename T>
 class Cascade {
  public:
@@ -96,11 +96,11 @@ Out Result(const ReduceArgs& r, Acc total) {
   return Cast<Out>(total);
 }
 
-constexpr int64_t kTerms = 8192;   // of one chain of additions per lane, along rows
-constexpr int64_t kRows = 256;     // the same, across rows
-constexpr int64_t kColumns = 512;  // at once: their sums stay in the first-level cache
+constexpr int64_t kTerms = 8192;   // terms of one chain of additions per lane, along rows
+constexpr int64_t kRows = 256;     // terms of one chain, across rows
+constexpr int64_t kColumns = 512;  // processed together: their sums stay in the first-level cache
 
-// All of x's elements at `x` and the reduced offsets from there.
+// Reduces the elements at `x` plus each of the reduced offsets.
 template <typename T>
 Compute<T> ReduceOne(const ReduceArgs& r, const T* x) {
   Cascade<Compute<T>> cascade(r.op);
@@ -118,8 +118,7 @@ Compute<T> ReduceOne(const ReduceArgs& r, const T* x) {
   return cascade.Total();
 }
 
-// The reduced elements of `n` neighbouring columns that begin at `x`: row after row is added to
-// their sums.
+// Reduces `n` neighbouring columns that begin at `x`: adds row after row to their sums.
 template <typename T>
 void ReduceColumns(const ReduceArgs& r, const T* x, int64_t n, Compute<T>* total) {
   using Acc = Compute<T>;

@@ -73,8 +73,8 @@ class Combiner {
 
  private:
   // Streams whole vectors from element i on; returns where it ends. Two rows, the usual case, have
-  // loops of their own: with few instructions for a line, the core has more lines on their way from
-  // memory at once.
+  // their own loops: with fewer instructions per cache line, the core has more lines in flight from
+  // memory at the same time.
   template <class D, class F>
   HWY_INLINE int64_t StreamFrom(D d, int64_t i, int64_t n, F f) const {
     const int64_t step = hn::Lanes(d);
@@ -89,7 +89,7 @@ class Combiner {
       }
       return i;
     }
-    const Combiner local = *this;  // in registers: no store can change it
+    const Combiner local = *this;  // a copy in registers, which no store can change
     const In *const a = local.Row(0), *const b = local.Row(1);
     const auto two = [&] DT_REDUCE_INLINE {
       T::Stream(d, local.Scaled(d, f(S::Load(d, a + i), S::Load(d, b + i))), local.dst_ + i);
@@ -117,7 +117,7 @@ class Combiner {
     return Scaled(d, v);
   }
 
-  // At most a vector of elements, by the same vector operations through a buffer.
+  // Combines less than or exactly one vector of elements, with the same operations, in a buffer.
   template <class D, class F>
   HWY_NOINLINE void Part(D d, int64_t i, int64_t n, F f) const {
     HWY_ALIGN In in[HWY_MAX_BYTES / sizeof(Lane)] = {};
@@ -138,7 +138,7 @@ class Combiner {
     return v;
   }
 
-  // Up to where dst is aligned to a cache line, so that streaming stores fill whole ones.
+  // The elements before dst is aligned to a cache line, so that streaming stores fill whole lines.
   int64_t ElementsToLine() const {
     const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst_) % 64);
     return misaligned == 0 ? 0 : (64 - misaligned) / static_cast<int64_t>(sizeof(Out));
@@ -183,7 +183,7 @@ void Reduce(ReduceOp op, double scale, absl::Span<const std::byte* const> rows, 
   }
 }
 
-// bool: the larger or the smaller of 0 and 1.
+// For bool: the maximum or the minimum of 0 and 1.
 void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n,
                 bool stream, const std::byte* const* next) {
   const Combiner<Same<uint8_t>, Same<uint8_t>> combiner(1, rows, dst, stream, next);
@@ -194,7 +194,7 @@ void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte*
   }
 }
 
-// Calls fn with how a float of `dtype` becomes f32 lanes.
+// Calls fn with the class that converts floats of `dtype` to f32 lanes.
 template <class Fn>
 void VisitF32Lanes(DType dtype, Fn fn) {
   if (dtype == DType::kF32) return fn(Same<float>());

@@ -32,7 +32,7 @@ void WithReduceOp(D d, ReduceOp op, Reduce reduce) {
   }
 }
 
-// f over all lanes of v: halves onto halves, so that the last steps are few.
+// Combines all lanes of v with f: halves with halves, which takes few steps.
 template <class D, class F>
 hn::TFromD<D> FoldLanes(D d, hn::Vec<D> v, F f) {
   const hn::CappedTag<hn::TFromD<D>, 1> one;

@@ -10,7 +10,7 @@
 namespace dtensor::kernels::cpu {
 namespace {
 
-// One token's heads [h, d] at any strides, as rows: in place, or copied to `scratch`.
+// One token's heads [h, d], of any strides, as contiguous rows: in place, or copied to `scratch`.
 const void* HeadsOf(const RopeArgs& a, const std::byte* token, std::vector<std::byte>& scratch) {
   if (a.stride == 1) return token;
   scratch.resize(a.heads * a.d * a.size);

@@ -83,7 +83,7 @@ std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, cons
   // Never destroyed: rank threads may outlive static destructors.
   static auto& cache = *new Cache<T>;
   if (auto table = cache.Find(positions, base, d)) return table;
-  // Outside the lock: two ranks may compute the same table once, and keep either.
+  // Computed outside the lock: two ranks may both compute the same table, and either one is kept.
   auto table = Compute<T>(positions, base, d);
   cache.Insert(positions, base, d, table);
   return table;

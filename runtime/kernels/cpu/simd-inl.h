@@ -61,11 +61,11 @@ struct All {
 struct First {
   int64_t n;
 };
-// The same lanes for an operand that should stay in the caches.
+// The same lanes, for an operand that should stay in the caches.
 HWY_INLINE All Cached(All) { return {}; }
 HWY_INLINE First Cached(First lanes) { return lanes; }
 
-// Whether masked loads and stores of T touch only the lanes of the mask.
+// Whether masked loads and stores of T access only the lanes of the mask.
 template <typename T>
 inline constexpr bool kMasked = HWY_TARGET == HWY_AVX2 ? sizeof(T) >= 4 : !HWY_MEM_OPS_MIGHT_FAULT;
 
@@ -117,7 +117,7 @@ HWY_INLINE hn::Vec<D> Load(D d, const T* p, Lanes lanes) {
   }
 }
 
-// As Load; lanes that are not loaded are `fill`.
+// Like Load, but lanes that are not loaded are `fill`.
 template <class D, typename T, class Lanes>
 HWY_INLINE hn::Vec<D> LoadOr(D d, const T* p, Lanes lanes, hn::Vec<D> fill) {
   const hn::Vec<D> v = Load(d, p, lanes);
@@ -128,7 +128,7 @@ HWY_INLINE hn::Vec<D> LoadOr(D d, const T* p, Lanes lanes, hn::Vec<D> fill) {
   }
 }
 
-// The upper halves of floats, rounded to nearest even; NaN stays NaN.
+// The upper 16 bits of floats, rounded to nearest even; NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> RoundToBFloat16(D, hn::Vec<D> v) {
   const hn::Rebind<int32_t, D> d32;
@@ -155,7 +155,7 @@ HWY_INLINE void Store(hn::Vec<D> v, D d, T* p, Lanes lanes) {
   }
 }
 
-// Calls fn(i, lanes) for the vectors that begin at elements i of n.
+// Calls fn(i, lanes) for each vector of n elements; i is its first element.
 template <class D, class Fn>
 HWY_INLINE void ForEachVector(D d, int64_t n, Fn fn) {
   const int64_t step = hn::Lanes(d);
@@ -194,8 +194,8 @@ HWY_INLINE void Map(T* out, int64_t n, bool stream, Op op, const In*... in) {
   });
 }
 
-// combine() over fn(i, lanes) of all vectors, in a fixed order with four chains; lanes are not
-// combined.
+// Combines fn(i, lanes) over all vectors, in a fixed order with four chains. The lanes of the
+// result are not combined.
 template <class D, class Combine, class Fn>
 HWY_INLINE hn::Vec<D> FoldVectors(D d, int64_t n, hn::Vec<D> identity, Combine combine, Fn fn) {
   const int64_t step = hn::Lanes(d);

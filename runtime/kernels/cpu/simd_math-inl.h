@@ -23,7 +23,7 @@ namespace dtensor::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// x * 2^n for whole n in [-150, 129], in one rounding where the result is a normal number.
+// x * 2^n for whole n in [-150, 129], with one rounding if the result is a normal number.
 template <class D, class V>
 HWY_INLINE V ScaleByPowerOfTwo(D d, V x, V n) {
 #if HWY_TARGET == HWY_AVX3
@@ -44,7 +44,7 @@ HWY_INLINE V ScaleByPowerOfTwo(D d, V x, V n) {
 // e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r by the polynomial of Cephes' expf.
 template <class D, class V>
 HWY_INLINE V ExpF32(D d, V x) {
-  // Beyond these e^x is 0 or infinite. Written so that NaN passes through.
+  // Outside these bounds e^x is 0 or infinite. Written so that NaN passes through.
   x = hn::IfThenElse(hn::Lt(x, hn::Set(d, -104)), hn::Set(d, -104), x);
   x = hn::IfThenElse(hn::Gt(x, hn::Set(d, 89)), hn::Set(d, 89), x);
   const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
@@ -64,8 +64,8 @@ HWY_INLINE V ExpOf(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
     return ExpF32(d, x);
   } else {
-    // Highway's Exp is right between its bounds only: past the upper one 2^n wraps, and NaN gives
-    // 0.
+    // Highway's Exp is correct only between its bounds: above the upper one 2^n wraps, and NaN
+    // gives 0.
     const V upper = hn::Set(d, 720);  // e^x is infinite there
     const V y = hn::Exp(d, hn::IfThenElse(hn::Lt(x, upper), x, upper));
     return hn::IfThenElse(hn::IsNaN(x), x, y);
@@ -79,7 +79,7 @@ HWY_INLINE V LogOf(D d, V x) {
   V y = hn::Log(d, x);
   y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(inf), y);
   y = hn::IfThenElse(hn::Eq(x, inf), inf, y);
-  return hn::IfThenElse(hn::Ge(x, zero), y, hn::NaN(d));  // also where x is NaN
+  return hn::IfThenElse(hn::Ge(x, zero), y, hn::NaN(d));  // also if x is NaN
 }
 
 // e^-|x| never overflows, and each half keeps its relative error: s(x) = 1 / (1 + e), s(-x) = e /
@@ -112,8 +112,8 @@ struct Normal {
   V cdf, density;
 };
 
-// e^(-t^2 / 2), corrected for what t^2 loses in rounding, which the exponential would magnify. The
-// loss is computed from t = upper + lower, whose products are exact.
+// e^(-t^2 / 2), corrected for the rounding error of t^2, which the exponential would magnify. The
+// error is computed from t = upper + lower, whose products are exact.
 template <class D, class V>
 HWY_INLINE V BellF32(D d, V t) {
   const V half = hn::Set(d, 0.5f), square = hn::Mul(t, t);

@@ -18,7 +18,7 @@ namespace {
 using simd::InputRows;
 using simd::RowShape;
 
-// What is subtracted from a row whose largest element is this.
+// The value to subtract from a row whose largest element is `largest`.
 template <typename C>
 C Shift(C largest) {
   return std::isinf(largest) && largest < 0 ? C{0} : largest;
@@ -60,7 +60,7 @@ void SoftmaxRowFromStats(const T* x, Compute<T> largest, Compute<T> sum, T* y, i
   });
 }
 
-// (x - max) - log sum: both are small where x is not.
+// Computes (x - max) - log sum: both terms are small even if x is not.
 template <typename T>
 void LogSoftmaxRowFromStats(const T* x, Compute<T> largest, Compute<T> sum, T* y, int64_t n) {
   using C = Compute<T>;

@@ -1,5 +1,5 @@
-// StreamCopy() of box_copy.h, in the widest vectors there are: fewer, larger accesses keep more
-// lines on their way from memory at once, which tells most where rows are short.
+// StreamCopy() of box_copy.h, with the widest vectors available: fewer, larger accesses keep more
+// cache lines in flight from memory at the same time, which matters most for short rows.
 #include <algorithm>
 #include <cstring>
 

@@ -17,11 +17,11 @@
 
 namespace dtensor::kernels::cuda {
 
-// For one thread.
+// The copies of one thread.
 class AsyncCopies {
  public:
   // Begins to copy `bytes` <= 16, and fills up to 16 with zeros. `from` and `to` are multiples of
-  // 16. Until the copy is complete, its source must not change, and nobody may access `to`.
+  // 16. Until the copy is complete, its source must not change, and no thread may access `to`.
   __device__ void Begin(const void* from, void* to, int bytes) {
 #ifdef __CUDACC__
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -36,7 +36,7 @@ class AsyncCopies {
 #endif
   }
 
-  // Makes a group of what was begun since the last Commit, which may be nothing.
+  // Makes a group of the copies begun since the last Commit. There may be none.
   __device__ void Commit() {
 #ifdef __CUDACC__
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -53,7 +53,7 @@ class AsyncCopies {
     Arrive(groups_);
 #endif
   }
-  // As above, for all groups but the last.
+  // Like Wait, for all groups but the last.
   __device__ void WaitButLast() {
 #ifdef __CUDACC__
     asm volatile("cp.async.wait_group 1;" ::: "memory");

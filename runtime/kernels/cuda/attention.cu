@@ -19,12 +19,12 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// What a block computes with: tensor cores where products of the type are exact in f32.
+// The tiles of a block: with tensor cores if products of the type are exact in f32.
 template <typename In, int kWindow>
 using ForwardTiles =
     std::conditional_t<sizeof(In) == 2, MatrixTiles<In, 2, 32, kWindow>, ScalarTiles<In, kWindow>>;
 
-// A block for kRows queries of one head, and for a part of the keys.
+// Each block computes kRows queries of one head, for a part of the keys.
 template <typename In, int kWindow>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     ForwardKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
@@ -78,7 +78,8 @@ __global__ void DeltaKernel(AttentionDeltaArgs a) {
   });
 }
 
-// Where each head has one query, those that share keys are rows of one head, which meet them once.
+// If each head has one query, makes the heads that share keys rows of one head, so that these keys
+// are processed once.
 StepRule HeadsAsRows(StepRule step) {
   AttentionSizes& sizes = step.sizes;
   const int64_t group = sizes.q_heads / sizes.kv_heads;
@@ -93,7 +94,8 @@ StepRule HeadsAsRows(StepRule step) {
   return step;
 }
 
-// Of the rows' and keys' numbers alone, so that a head has the same bits among any others.
+// Depends on the numbers of rows and keys but not of heads, so that a head has the same bits
+// whatever other heads there are.
 KeyParts PartsOf(const AttentionSizes& sizes) {
   constexpr int64_t kFewRows = 32, kLeast = 512, kMost = 64;
   const bool is_whole = sizes.first && sizes.last;
@@ -122,7 +124,7 @@ absl::Status LaunchForward(Device& device, const char* kernel, const StepRule& s
   });
 }
 
-// Results of parts, one behind the other.
+// The results of parts, one after another in memory.
 struct SteppedParts {
   MergePart first;
   int64_t size, o_bytes, lse_bytes;
@@ -135,7 +137,7 @@ struct SteppedParts {
   }
 };
 
-// Each part's results, then all of them in the parts' order.
+// Computes each part's results, then merges them in the parts' order.
 absl::Status ForwardInParts(Device& device, const char* kernel, const StepRule& step,
                             const KeyParts& parts) {
   const AttentionSizes& sizes = step.sizes;

@@ -56,7 +56,7 @@ struct FlashTiles {
   static __device__ int FirstRow() { return kShareRows ? 0 : WarpOf() * kRowsOfWarp; }
   static __device__ int FirstColumn() { return kShareRows ? WarpOf() * kColumns : 0; }
   static __device__ int RowOf(int r) { return FirstRow() + LaneOf() / 4 + 8 * r; }
-  // Of this warp's columns.
+  // The index among this warp's columns.
   static __device__ int ColumnOf(int c) { return c / 2 * 8 + LaneOf() % 4 * 2 + c % 2; }
 
   // Calls fn(f) for the parts of 16 features; without bounds checks if there are many.
@@ -68,7 +68,7 @@ struct FlashTiles {
     }
   }
 
-  // Of kN rows in shared memory, the part from `row` on, in the panel of a feature.
+  // The address of row `row`, in the panel of `feature`, for kN rows in shared memory.
   template <int kN>
   static __device__ const In* PanelOf(const In* rows, int row, int feature) {
     return rows + (feature / kPanelColumns * kN + row) * kPanelColumns;
@@ -95,14 +95,14 @@ struct FlashTiles {
     });
   }
 
-  // Of two pairs of operands.
+  // Scores for two pairs of operands.
   static __device__ void Score(const In* const (&rows)[2], const In* const (&columns)[2], int dim,
                                Scores& first, Scores& second) {
     Score(rows[0], columns[0], dim, first);
     Score(rows[1], columns[1], dim, second);
   }
 
-  // Adds weights times columns; weights go as a sum of kParts numbers of the operands' type.
+  // Adds weights times columns; a weight is a sum of kParts numbers of the operands' type.
   template <int kParts>
   static __device__ void Gather(const Scores& weights, const In* columns, int dim, Sums& sums) {
     const auto left = LeftOf<In, kParts>(weights.at);
@@ -124,8 +124,8 @@ struct FlashTiles {
   }
 };
 
-// The same with products of a warpgroup, of its 64 rows, and of all kDim features without branches
-// in between, which would wait for the products in flight.
+// The same with products of a warpgroup: of its 64 rows, and of all kDim features without branches
+// in between, since these would wait for the products in flight.
 template <typename In_, int kDim_>
 struct WarpgroupTiles : FlashTiles<In_, kDim_, 1> {
   using Base = FlashTiles<In_, kDim_, 1>;
@@ -187,11 +187,11 @@ struct WarpgroupTiles : FlashTiles<In_, kDim_, 1> {
   }
 };
 
-// Brings rows to shared memory, in packs of 8 features, of which there are whole ones.
+// Copies rows to shared memory, in packs of 8 features. Rows consist of whole packs.
 template <typename In, int kDim>
 class RowCopies {
  public:
-  // kN rows of `to`; zeros beyond the end.
+  // Begins to copy kN rows to `to`, with zeros beyond the end.
   template <int kN>
   __device__ void Begin(const TileRows<In>& from, int dim, In* to) {
     constexpr int kPacks = kDim / kPack<In>, kRowsAtOnce = kTileThreads / kPacks;
@@ -218,7 +218,7 @@ class RowCopies {
     PublishShared();
     __syncthreads();
   }
-  // As above, but does not wait for what was begun after the last Commit.
+  // Like Meet, but does not wait for the group of the last Commit.
   __device__ void MeetButLast() {
     copies_.WaitButLast();
     PublishShared();
@@ -257,7 +257,8 @@ absl::Status WithConstant(bool is, Fn fn) {
   return is ? fn(std::true_type()) : fn(std::false_type());
 }
 
-// Then the driver runs nothing but what it makes of PTX, where kernels of a warpgroup are empty.
+// Whether the driver runs only code that it compiles from PTX, where kernels of a warpgroup are
+// empty.
 inline bool IsPtxForced() {
   static const bool is_forced = [] {
     const char* const text = std::getenv("CUDA_FORCE_PTX_JIT");
@@ -266,7 +267,7 @@ inline bool IsPtxForced() {
   return is_forced;
 }
 
-// The same with whether products are a warpgroup's on this GPU.
+// Calls fn with whether this GPU computes products by warpgroups, as a constant.
 template <typename Fn>
 absl::Status WithWarpgroups(const Device& device, Fn fn) {
   if constexpr (kWarpgroupsAreCompiled) {

@@ -15,17 +15,17 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Up to 16 rows are all warps'.
+// Up to 16 rows are shared by all warps.
 template <typename In, int kDim, bool kFewRows, bool kWarpgroups>
 using ForwardTiles = std::conditional_t<kWarpgroups && !kFewRows, WarpgroupTiles<In, kDim>,
                                         FlashTiles<In, kDim, kFewRows ? 1 : 2, kFewRows>>;
-// Of a processor at once. Three take turns with its tensor cores: products of one go on while
-// others weigh.
+// The blocks of an SM at a time. Three take turns with its tensor cores: products of one run while
+// the others compute weights.
 template <typename Tiles>
 inline constexpr int kForwardBlocks = Tiles::kShareRows || Tiles::kIsWarpgroup ? 3 : kTileBlocks;
 
-// A block's queries, in packs; and in turn a tile's keys, its values, the next one's keys, and so
-// on: one is computed with while two come.
+// A block's queries, in packs; and slots that hold in turn a tile's keys, its values, the next
+// tile's keys, and so on: one slot is in use while two are being filled.
 template <typename Tiles>
 struct alignas(kPanelAlignment) ForwardMemory {
   using In = typename Tiles::In;
@@ -35,15 +35,15 @@ struct alignas(kPanelAlignment) ForwardMemory {
   static __device__ int Next(int slot) { return slot == 2 ? 0 : slot + 1; }
 };
 
-// The sign of each element, the other way round.
+// Flips the sign of each element.
 template <typename In, int kN>
 __device__ void Negate(In* elements) {
   for (int i = threadIdx.x; i < kN; i += kTileThreads) elements[i].bits ^= 0x8000;
 }
 
-// Scores become weights, relative to a score of the row that no other exceeds by more than kSlack:
-// weights are at most 2^kSlack, and sums seldom have to be made relative to another score, which is
-// an eighth of this kernel's instructions. `scale` > 0. Each lane adds up its own weights.
+// Turns scores into weights, relative to a score of the row that no other exceeds by more than
+// kSlack. So weights are at most 2^kSlack, and sums seldom have to be rescaled to another score,
+// which takes an eighth of this kernel's instructions. `scale` > 0. Each lane sums its own weights.
 constexpr float kSlack = 8;
 template <typename Tiles>
 __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<Tiles>& rows) {
@@ -87,8 +87,8 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   }
 }
 
-// What warps that share rows have gathered, joined in their order: then the first warp has all.
-// `memory` holds a lane's numbers beside the other lanes'.
+// Joins the results of warps that share rows, in the warps' order; the first warp then has all.
+// `memory` holds each number of all lanes side by side.
 template <typename Tiles>
 __device__ void JoinWarps(ForwardRows<Tiles>& rows, float* memory) {
   constexpr int kRows = Tiles::kRowsOfLane, kValues = Tiles::kDim / Tiles::kLanesOfRow;
@@ -97,7 +97,7 @@ __device__ void JoinWarps(ForwardRows<Tiles>& rows, float* memory) {
   const auto at = [&](int warp, int r) {
     return memory + (warp * kRows + r) * (2 + kValues) * kWarp + LaneOf();
   };
-  __syncthreads();  // all have left the memory
+  __syncthreads();  // all threads have stopped using the memory
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float* const to = at(WarpOf(), r);
@@ -127,7 +127,7 @@ __device__ void JoinWarps(ForwardRows<Tiles>& rows, float* memory) {
   }
 }
 
-// A block for some queries of one head, and for a part of the keys.
+// Each block computes some queries of one head, for a part of the keys.
 template <typename Tiles, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kForwardBlocks<Tiles>)
     FlashKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kTileThreads, kForwardBlocks<Tiles>)
     return TileRows<In>(x, block.batch, block.kv_head, key, Lesser(kTile, sizes.keys - key));
   };
   ForwardRows<Tiles> rows(step, parts, block, 0);
-  if (LaneOf() % Tiles::kLanesOfRow != 0) {  // one lane has what was carried
+  if (LaneOf() % Tiles::kLanesOfRow != 0) {  // only one lane keeps what was carried
 #pragma unroll
     for (float& sum : rows.sum) sum = 0;
   }

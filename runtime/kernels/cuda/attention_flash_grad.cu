@@ -1,6 +1,6 @@
-// Gradients of attention_flash.h: a kernel for dq, with rows of queries, and one for dk and dv,
-// with rows of keys. Each block has 64 rows, of two operands, and meets tiles of 64 others, of two
-// operands too, of which the next come while one is computed with.
+// Gradients of attention_flash.h: a kernel for dq, whose rows are queries, and one for dk and dv,
+// whose rows are keys. Each block has 64 rows of two operands, and processes tiles of 64 columns,
+// also of two operands. The next tile is loaded while one is computed.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,7 +20,7 @@ template <typename In, int kDim, bool kWarpgroups>
 using GradTiles =
     std::conditional_t<kWarpgroups, WarpgroupTiles<In, kDim>, FlashTiles<In, kDim, 1>>;
 
-// Of queries: lse in units of log(2), of a row that is not there, or saw nothing, infinite; delta.
+// Of queries: lse, in units of log(2), infinite for rows that do not exist or saw nothing; delta.
 template <int kN>
 struct QueryStatistics {
   float lse[kN], delta[kN];
@@ -31,7 +31,7 @@ struct alignas(kPanelAlignment) GradMemory {
   using In = typename Tiles::In;
   In rows[2][Tiles::kRows * Tiles::kDim];
   In columns[2][2][Tiles::kColumns * Tiles::kDim];  // [slot][operand]
-  QueryStatistics<Tiles::kColumns> statistics[2];   // where columns are queries
+  QueryStatistics<Tiles::kColumns> statistics[2];   // if columns are queries
 };
 
 struct QueryStatistic {
@@ -49,7 +49,8 @@ __device__ float ScaleOf(const StepRule& step) {
   return static_cast<float>(step.sizes.scale * kLog2E);
 }
 
-// dq: a block for 64 queries of one head. Rows that see most come last, and go first.
+// dq: each block computes 64 queries of one head. The rows that see most keys are the last ones of
+// a head, and start first.
 template <typename Tiles, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     QueryGradKernel(const __grid_constant__ StepRule step,
@@ -131,12 +132,13 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                    static_cast<float>(sizes.scale), !sizes.first, 0, dq);
 }
 
-// Queries of one tile and head, for a block's keys.
+// A tile of queries of one head, for a block's keys.
 struct QueryTile {
-  int64_t group, query;  // of the heads that share the keys, and the tile's first row
+  int64_t group, query;  // index of the head among those that share the keys; the tile's first row
 };
 
-// dk and dv: a block for 64 keys of one key head. Query heads and rows in ascending order.
+// dk and dv: each block computes 64 keys of one key head, over query heads and rows in ascending
+// order.
 template <typename Tiles, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     KeyGradKernel(const __grid_constant__ StepRule step, const __grid_constant__ TileOrder order) {
@@ -191,7 +193,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   for (int slot = 0; tile.group < group; tile = next_of(tile), slot = 1 - slot) {
     copies.Meet();
     const QueryTile next = next_of(tile);
-    QueryStatistic statistic = {};  // on its way while this tile is computed with
+    QueryStatistic statistic = {};  // being loaded while this tile is computed
     if (next.group < group) statistic = begin_tile(next, 1 - slot);
     const int64_t last = Lesser(tile.query + kColumns, sizes.q_rows) - 1;
     const bool all = step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;

@@ -24,7 +24,7 @@ inline constexpr int64_t kKeysOfPart = 64;
 // Divides keys among blocks. If few queries attend to many keys, as in text generation, there is
 // only one block of queries for a head, and most of a GPU would be idle.
 struct KeyParts {
-  int64_t keys, count;       // of each part but the last, a multiple of kKeysOfPart; parts
+  int64_t keys, count;       // in each part but the last, a multiple of kKeysOfPart; how many parts
   int64_t o_step, lse_step;  // from a part's results, which are wide, to the next one's
 
   bool is_split() const { return count > 1; }
@@ -129,7 +129,7 @@ struct ForwardRows {
         total += scores.at[r][c] = exp2(scores.at[r][c] - shift);
       }
       const T kept = exp2(max[r] - shift);
-      // Before weights are dropped, as the sum is of all weights.
+      // Before weights are dropped, since the sum includes all weights.
       sum[r] = fma(sum[r], kept, SumLanes<Tiles::kLanesOfRow>(total));
       max[r] = larger;
       if (step.sizes.drops) Drop(r, key, scores.at[r]);
@@ -159,7 +159,7 @@ struct ForwardRows {
                    [&](int r) { return IsThere(r) ? ValueRow<T>(to, r) + offset : nullptr; });
   }
 
-  // After all windows have read the carry, whose memory may be the same.
+  // Call this after all windows have read the carry, whose memory may be the same.
   __device__ void StoreStatistics() {
     __syncwarp();
     for (int r = 0; r < kRowsOfLane; ++r) {
@@ -181,7 +181,7 @@ struct ForwardRows {
   typename Tiles::Sums values;
 
  private:
-  // To units of log(2).
+  // Converts to units of log(2).
   __device__ void Scale(T (&scores)[kColumnsOfLane]) const {
     const T scale = static_cast<T>(step.sizes.scale * kLog2E);
 #pragma unroll

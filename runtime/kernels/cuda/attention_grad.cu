@@ -16,13 +16,14 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// What a block computes with. Gradients of Float16 may be too large or too small for it.
+// The tiles of a block. Float16 has no tensor cores here: gradients may be too large or too small
+// for it.
 template <typename In, int kWindow>
 using GradTiles = std::conditional_t<std::is_same_v<In, BFloat16>, MatrixTiles<In, 1, 32, kWindow>,
                                      ScalarTiles<In, kWindow>>;
 
-// What pairs with a query need of it; lse in units of log(2). A row that saw nothing has a lse of
-// -inf, and sees nothing.
+// What the pairs with one query need of it; lse is in units of log(2). For a row that saw nothing
+// lse is -inf, and `seen` is empty.
 template <typename T>
 struct QueryRow {
   int64_t query;
@@ -37,13 +38,13 @@ __device__ QueryRow<T> QueryRowAt(const StepRule& step, const HeadPlace& at, int
           StatisticAt<T>(step.operands.delta, at, query)};
 }
 
-// What a pair of a query and a key adds: the weight to dv, `ds` to dq and dk.
+// What a pair of a query and a key contributes: the weight to dv, `ds` to dq and dk.
 template <typename T>
 struct PairGrad {
   T weight, ds;
 };
 
-// From the products q k and do v of a pair.
+// Computes this from the pair's products q k and do v.
 template <typename T>
 __device__ PairGrad<T> GradOfPair(const StepRule& step, const HeadPlace& at, const QueryRow<T>& row,
                                   int64_t key, bool sees, T score, T dout_v) {
@@ -56,7 +57,8 @@ __device__ PairGrad<T> GradOfPair(const StepRule& step, const HeadPlace& at, con
   return {sees ? z * p : T{0}, sees ? p * (z * dout_v - row.delta) : T{0}};
 }
 
-// dq: a block for kRows queries of one head. Rows that see most come last, and go first.
+// dq: each block computes kRows queries of one head. The rows that see most keys are the last ones
+// of a head, and start first.
 template <typename In, int kWindow>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     QueryGradKernel(const __grid_constant__ StepRule step,
@@ -112,7 +114,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   }
 }
 
-// dk and dv: a block for kRows keys of one key head. Query heads and rows in ascending order.
+// dk and dv: each block computes kRows keys of one key head, over query heads and rows in ascending
+// order.
 template <typename In, int kWindow>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     KeyGradKernel(const __grid_constant__ StepRule step, const __grid_constant__ TileOrder order) {

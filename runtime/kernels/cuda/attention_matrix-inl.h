@@ -168,7 +168,7 @@ struct MatrixTiles {
   // Calls fn(f) for each part of 16 features, among kFeatures, that exists in `features`.
   template <typename Fn>
   static __device__ void ForEachPart(int64_t features, Fn fn) {
-    if (features >= kFeatures) {  // without questions in between
+    if (features >= kFeatures) {  // without branches in between
 #pragma unroll
       for (int f = 0; f < kFeatures; f += 16) fn(f);
     } else {
@@ -239,7 +239,7 @@ struct MatrixTiles {
 
   In *rows_[2], *columns_[2];
   const In *rows_from_[2] = {}, *columns_from_[2] = {};
-  // Waits until what was begun for a slot has come, for all threads.
+  // Whether what was begun for a slot is complete, for all threads.
   bool is_there_[2] = {true, true};
   AsyncCopies copies_;
 };

@@ -1,4 +1,4 @@
-// Merges results of attention over some of the keys each.
+// Merges results of attention, each over some of the keys.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MERGE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MERGE_INL_H_
 
@@ -15,7 +15,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// One part: both wide.
+// One part's results, both in the accumulator type.
 struct MergePart {
   AttentionOperand o, lse;
 };
@@ -40,7 +40,7 @@ template <typename Out, typename Parts>
 __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
   using T = Compute<Out>;
   constexpr T kNone = -std::numeric_limits<T>::infinity();
-  constexpr int kFeaturesOfLane = 4, kPartsAhead = 8;  // what is read at once
+  constexpr int kFeaturesOfLane = 4, kPartsAhead = 8;  // what is read together
   const AttentionSizes& sizes = a.sizes;
   const Parts& parts = a.parts;
   ForEachRow<kWarp>(sizes.batch * sizes.q_heads * sizes.q_rows, [&](int64_t i, int lane) {
@@ -63,7 +63,7 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
     for (int64_t feature = lane; feature - lane < sizes.dim; feature += kFeaturesOfLane * kWarp) {
       T values[kFeaturesOfLane] = {};
       for (int64_t first = 0; first < parts.size; first += kWarp) {
-        // Of parts that are not there 0, also where the sum is NaN.
+        // 0 for parts that do not exist, even if the sum is NaN.
         const bool is_there = first + lane < parts.size && sum != 0;
         const T own = is_there ? weight_of(first + lane) / sum : T{0};
         for (int ahead = 0; ahead < kWarp && first + ahead < parts.size; ahead += kPartsAhead) {
@@ -71,7 +71,7 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
 #pragma unroll
           for (int k = 0; k < kPartsAhead; ++k) {
             weights[k] = __shfl_sync(0xffffffff, own, ahead + k);
-            if (weights[k] == 0) continue;  // it may hold anything
+            if (weights[k] == 0) continue;  // this part's o may hold anything, even NaN
             const T* const from =
                 TileRows<T>(parts[first + ahead + k].o, batch, head, row, 1).data + feature;
 #pragma unroll
@@ -100,7 +100,7 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
 
 }  // namespace internal
 
-// `to` is all `parts`, in their order.
+// Sets `to` to the merged `parts`, in their order.
 template <typename Parts>
 absl::Status MergeParts(Device& device, const char* kernel, const AttentionSizes& sizes,
                         const Parts& parts, const MergePart& to) {

@@ -53,7 +53,7 @@ __global__ void PutKernel(PutPass a) {
   });
 }
 
-// Call fn(T{}) with the operands' type, of 16 bits; with it, or float.
+// These call fn(T{}): VisitNarrow with the operands' type, of 16 bits; VisitResult also with float.
 template <typename Fn>
 absl::Status VisitNarrow(DType dtype, Fn fn) {
   return dtype == DType::kBF16 ? fn(BFloat16()) : fn(Float16());
@@ -65,7 +65,7 @@ absl::Status VisitResult(DType dtype, Fn fn) {
 
 }  // namespace internal
 
-// From 16 bits into the same, or f32.
+// Puts rows of a 16-bit type into rows of the same type, or of f32.
 inline absl::Status PutRows(Device& device, const char* kernel, const PutPass& pass, DType from,
                             DType into) {
   return internal::VisitNarrow(from, [&](auto f) {

@@ -41,7 +41,7 @@ struct SeenOfTile {
   }
 };
 
-// AttentionMask, flat.
+// AttentionMask as a flat kernel argument.
 struct MaskRule {
   AttentionMask::Kind kind;
   int64_t size;             // of a window or prefix
@@ -86,7 +86,7 @@ struct StepRule {
   AttentionOperands operands;
   IndexRuns q_positions, k_positions;
   DropRule drop;
-  const SeenKeys* seen;  // of each query row, or of seen_rows = 1 for all
+  const SeenKeys* seen;  // for each query row, or one for all rows if seen_rows = 1
   int64_t seen_rows;
 
   // Whether results have the type in which they are computed, which is wider than the operands'.

@@ -6,15 +6,15 @@
 // that a lane holds: ScalarTiles, here, and MatrixTiles (attention_matrix-inl.h). Each defines:
 //
 //   kRowsOfLane, kColumnsOfLane   what a lane has of [kRows, kColumns]: Scores
-//   RowOf(r), ColumnOf(c)         where its row r and its column c lie in the tile
+//   RowOf(r), ColumnOf(c)         the places of its row r and its column c in the tile
 //   kLanesOfRow                   adjacent lanes, which share rows
 //   Sums                          what it has of [kRows, kWindow * kFeatures]
-//   kHasPairs                     there where sums 2 e and 2 e + 1 are of neighbouring features, of
-//                                 which there is an even number
+//   kHasPairs                     exists if sums 2 e and 2 e + 1 are of neighbouring features, and
+//                                 the number of features is even
 //   Memory<kSlots>                a block's shared memory, where Score is called with kSlots slots
 //   Score<slot>                   rows times columns, over all features
 //   Gather<slot>                  adds weights times columns to sums, for some features; `precise`:
-//                                 of weights to 2^-18 at least, not in In's precision
+//                                 with weights precise to 2^-18 at least, not in In's precision
 //
 // A slot has room for one operand's rows and one operand's columns. The columns that the other slot
 // needs next may be brought meanwhile: `next`, with 0 rows for none. All threads of the block call
@@ -36,7 +36,7 @@ namespace dtensor::kernels::cuda {
 
 inline constexpr int kTileThreads = 128, kTileWarps = kTileThreads / kWarp;
 inline constexpr int kFeatures = 64;
-// Of a processor at once: so that a thread has as many registers as it can name, 255.
+// Blocks per SM at a time: so few that a thread has as many registers as it can address, 255.
 inline constexpr int kTileBlocks = 2;
 
 // Rows [first, first + count) of one head of an operand.
@@ -227,7 +227,7 @@ absl::Status WithWindow(int64_t dim, Fn launch) {
 struct HeadPlace {
   __device__ HeadPlace(int64_t batch, int64_t head, int64_t kv_head)
       : batch(batch), head(head), kv_head(kv_head) {}
-  // Query head `y` of all batch entries'.
+  // Query head `y`, counted over all batch entries.
   __device__ HeadPlace(const AttentionSizes& sizes, int64_t y)
       : batch(Divide(y, sizes.q_heads)),
         head(y - batch * sizes.q_heads),
@@ -235,7 +235,7 @@ struct HeadPlace {
   int64_t batch, head, kv_head;
 };
 
-// A block's tile of rows, and its head among all batch entries'.
+// A block's tile of rows, and its head, counted over all batch entries.
 struct BlockPlace {
   int64_t tile, head;
 };

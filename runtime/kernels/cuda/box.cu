@@ -14,7 +14,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// One part, and which of its blocks this is.
+// A part of the work, and the index of this block among the part's blocks.
 template <typename Index, bool kDeep>
 struct Share {
   static constexpr bool kIsDeep = kDeep;
@@ -29,14 +29,14 @@ struct Share {
     return Walk(words, part, block * kThreads + threadIdx.x,
                 static_cast<Index>(part.blocks) * kThreads);
   }
-  // Those of this block.
+  // The units (tiles) of this block.
   __device__ Walk Tiles() const {
     return Walk(words, part, block, static_cast<Index>(part.blocks));
   }
 
   __device__ int64_t Base(int operand) const { return words[part.words + operand]; }
   __device__ BoxOperand Of(int operand) const { return OperandOf(words, part, operand); }
-  // Where a unit is in an operand.
+  // The address of a unit in an operand.
   template <typename T>
   __device__ T* In(const BoxOperand& operand, const Unit& unit) const {
     return reinterpret_cast<T*>(UnitAt<kDeep>(words, part, operand, unit));
@@ -81,8 +81,9 @@ __device__ void CopyBySize(const Share& share) {
   }
 }
 
-// Tile by tile through shared memory: neighbouring threads read neighbours of the source, and write
-// neighbours of the destination. A tile's rows there are one element apart, for the banks' sake.
+// Copies tile by tile through shared memory: neighbouring threads read neighbours of the source,
+// and write neighbours of the destination. In shared memory there is one element between a tile's
+// rows, to avoid bank conflicts.
 constexpr int kPitch = kTile + 1;
 template <typename Bits, typename Share>
 __device__ void CopyTiles(const Share& share, Bits* tile) {
@@ -108,9 +109,9 @@ __device__ void CopyTiles(const Share& share, Bits* tile) {
   }
 }
 
-// The same in packs on both sides. A thread turns a square in its registers. In each row of the
-// tile packs are swapped as the row's square says: those of a column, which are written at once,
-// are in different banks. While a tile is written the next one is read.
+// The same in packs on both sides. A thread transposes a square in its registers. In each row of
+// the tile, packs are permuted depending on the row's square: so those of a column, which are
+// written at the same time, are in different banks. While a tile is written the next one is read.
 template <typename Bits, typename Share>
 __device__ void CopyPackedTiles(const Share& share, std::byte* memory) {
   constexpr int V = TurnedPack(sizeof(Bits));
@@ -119,7 +120,7 @@ __device__ void CopyPackedTiles(const Share& share, std::byte* memory) {
   const Plane plane = PlaneOf(share.words, share.part);
   const auto dst = share.Of(0), src = share.Of(1);
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  // Whether a square that begins so many packs behind the tile's begin is in the plane.
+  // Whether the square at (row, column) of the tile, in packs, is inside the plane.
   const auto is_inside = [&](const auto& unit, int row, int column) {
     return static_cast<int64_t>(unit.inner[0]) * kSide + row < plane.rows / V &&
            static_cast<int64_t>(unit.inner[1]) * kSide + column < plane.columns / V;
@@ -170,7 +171,7 @@ __device__ void Transpose(const Share& share, std::byte* tile) {
 template <typename Share>
 __device__ void TransposeBySize(const Share& share) {
   using Pack16 = Pack<uint64_t, 2>;
-  constexpr int kPacks = kThreads * TurnedPack(sizeof(uint16_t));  // the largest tile is theirs
+  constexpr int kPacks = kThreads * TurnedPack(sizeof(uint16_t));  // for the largest tile
   static_assert(sizeof(Pack16) * kPacks >= sizeof(uint64_t) * kTile * kPitch);
   DT_SHARED(Pack16, tile, kPacks);
   auto* const bytes = reinterpret_cast<std::byte*>(tile);
@@ -186,7 +187,7 @@ __device__ void TransposeBySize(const Share& share) {
   }
 }
 
-// Calls reduce(f) with how two terms are combined. Of bools there are only kMax and kMin.
+// Calls reduce(f) with the function that combines two terms. For bools only kMax and kMin occur.
 template <typename C, typename ReduceFn>
 __device__ void WithReduceOp(ReduceOp op, ReduceFn reduce) {
   if (op == ReduceOp::kMax) return reduce([](C a, C b) { return Larger(a, b); });
@@ -197,7 +198,7 @@ __device__ void WithReduceOp(ReduceOp op, ReduceFn reduce) {
   }
 }
 
-// Floats are scaled, and rounded to the type of the destination.
+// Stores terms; floats are scaled, and rounded to the destination's type.
 template <typename Out, typename C, int V>
 __device__ void StoreAs(Out, double scale, const C (&terms)[V], std::byte* to) {
   Pack<Out, V> out;
@@ -219,8 +220,8 @@ __device__ void Store(const BoxPart& part, const C (&terms)[V], std::byte* to) {
   if constexpr (V * sizeof(C) <= 16) StoreAs(C{}, part.scale, terms, to);
 }
 
-// V neighbours at once. The destination may be one of the sources: it is written last. kAlike: the
-// sources step alike, so that a unit lies as far from the base of each.
+// Reduces V neighbours at a time. The destination may be one of the sources: it is written last.
+// kAlike: all sources have the same strides, so that a unit has the same offset in each.
 template <typename In, int V, bool kAlike, typename Share>
 __device__ void ReduceUnits(const Share& share) {
   using Term = Pack<In, V>;
@@ -258,7 +259,7 @@ __device__ void ReduceUnits(const Share& share) {
   }
 }
 
-// What is most of the work.
+// Reduces in packs, which is most of the work.
 template <typename In, int V, typename Share>
 __device__ void ReducePacks(const Share& share) {
   if constexpr (!Share::kIsDeep) {
@@ -298,8 +299,9 @@ __device__ void ReduceByType(const Share& share) {
   }
 }
 
-// All parts at once: each block finds its own. Few boxes are deep: registers and code for those are
-// kept out of the others' way, as are transposes, which need many and shared memory.
+// Runs all parts in one launch: each block finds its own. Few boxes are deep, so they have their
+// own variant, whose registers and code do not burden the others. So have transposes, which need
+// many registers and shared memory.
 template <typename Index, bool kDeep>
 __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     MoveKernel(DT_GRID_CONSTANT(BoxParts) parts, DT_GRID_CONSTANT(BoxWords) words) {
@@ -323,7 +325,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 using BoxKernel = decltype(&TransposeKernel<false>);
 
-// Calls launch(launch_table), which launches the table's kernel, once what that reads is there.
+// Calls launch(launch_table) when the table is where its kernel can read it; launch_table launches
+// that kernel.
 template <typename Fn>
 absl::Status WithTable(Device& device, const char* name, const BoxTable& table, BoxKernel kernel,
                        Fn launch) {
@@ -348,7 +351,7 @@ class BoxLaunch {
   }
   void Add(const BoxMove& move) { move.copies() ? Add(move.loop) : moves_.AddReduction(move); }
 
-  // No memory is asked for once something runs: where there is none, nothing does.
+  // Allocates all memory before the first launch: if there is not enough, nothing runs.
   absl::Status Run(Device& device, const char* name) {
     const BoxKernel move = moves_.is_large()  ? MoveKernel<uint64_t, true>
                            : moves_.is_deep() ? MoveKernel<uint32_t, true>

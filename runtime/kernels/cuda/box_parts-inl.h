@@ -22,7 +22,7 @@ inline constexpr int kCopiesAhead = 4, kTermsAhead = 2;
 // The units of one box, all of one kind: elements; packs of neighbours, if rows have no gaps; or
 // tiles.
 struct BoxPart {
-  int64_t first_block, blocks;  // of the grid, that work on it
+  int64_t first_block, blocks;  // the blocks of the grid that work on it
   int64_t units;
   double scale;        // kReduce
   int32_t words;       // where its BoxWords begin
@@ -31,7 +31,7 @@ struct BoxPart {
   uint8_t unit_bytes;  // kCopy: of a unit; of a transposed copy: of an element
   bool packed;         // kReduce: units are packs of ReducePack() elements; see also Plane
   bool alike;          // kReduce: all sources have the same steps in all loops
-  BoxWork work;        // none of a transposed copy, which has a kernel of its own
+  BoxWork work;        // unused for a transposed copy, which has its own kernel
   DType in, out;       // kReduce
   ReduceOp op;         // kReduce
 };
@@ -47,11 +47,11 @@ __device__ inline int LoopAt(const BoxPart& part, int d) {
   return part.words + part.operands + d * (part.operands + 1);
 }
 
-// Loops whose steps are counted apart, in registers.
+// The number of innermost loops, whose indices are kept separately, in registers.
 inline constexpr int kInnerLoops = 3;
 
-// On the GPU: how often the loops of a part have stepped where a unit lies: the innermost ones, and
-// all others together. `Index` holds the number of units.
+// On the GPU: a unit's index in each of the innermost loops of its part, and its index in all other
+// loops together. `Index` holds the number of units.
 template <typename Index>
 struct BoxUnit {
   Index inner[kInnerLoops], outer;
@@ -113,8 +113,8 @@ class BoxWalk {
   Index size_[kInnerLoops];
 };
 
-// On the GPU: an operand's address and its steps in the innermost loops, in registers: as far as a
-// compiler knows, what is stored meanwhile might be words.
+// On the GPU: an operand's address and its steps in the innermost loops. They are kept in registers
+// since, for all that the compiler knows, a store might change the BoxWords.
 struct BoxOperand {
   int operand;
   int64_t base, stride[kInnerLoops];

@@ -92,7 +92,7 @@ class BoxTable {
     return d < 0 ? 0 : loop.stride(d, operand);
   }
 
-  // None if a pack would be misaligned in an operand.
+  // No packs if one would be misaligned in an operand.
   static Packs PacksOf(const BoxLoop& loop, int64_t pack) {
     const int64_t pack_bytes = pack * loop.element_bytes();
     const auto askew = static_cast<int64_t>(reinterpret_cast<uintptr_t>(loop.base(0)) % pack_bytes);
@@ -116,7 +116,7 @@ class BoxTable {
     return true;
   }
 
-  // Packs, and the elements before and behind them.
+  // Adds the packs, and the elements before and after them.
   void Cut(const BoxLoop& loop, int64_t pack, const BoxPart& part) {
     const Packs packs = pack > 1 ? PacksOf(loop, pack) : Packs{0, 0, 1};
     const int64_t end = packs.head + packs.n * pack, n = LastSize(loop);

@@ -25,7 +25,7 @@ template <typename T, int N>
 struct ColumnOutputs {
   T* at[N];
 };
-// Of a row, or of several, for the columns of a pack.
+// The terms of one row, or the sums of several, for the columns of a pack.
 template <typename T, int N>
 struct ColumnTerms {
   Compute<T> at[N][kPack<T>];

@@ -30,7 +30,7 @@ __global__ void CompareKernel(CompareArgs args, int64_t n) {
   });
 }
 
-// Elements are moved, whatever they mean.
+// Moves elements as bits, whatever their type means.
 template <typename Bits>
 __global__ void WhereKernel(WhereArgs args, int64_t n) {
   Map<Bits>(Inputs<bool, Bits, Bits>(), args.operands, n,

@@ -68,7 +68,7 @@ template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads, 4) StatsKernel(StatsArgs a) {
   using C = Compute<T>;
   ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
-    // The target's logit comes while the lanes join their statistics.
+    // The target's logit is loaded while the lanes join their statistics.
     const int64_t target = a.x.TargetAt(row);
     const RowInput<T> logits = a.x.LogitsAt<T>(row, a.x.n);
     RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, lane, a.smooth);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 4) StatsKernel(StatsArgs a) {
   });
 }
 
-// Of a target whose labels are smoothed.
+// The share of every class in a target with label smoothing.
 double ShareOfEach(double label_smoothing, int64_t num_classes) {
   return label_smoothing == 0 ? 0 : label_smoothing / static_cast<double>(num_classes);
 }
@@ -103,7 +103,7 @@ struct MergeArgs {
   void *lse, *loss;
 };
 
-// Shards in ascending order, as on the CPU. A thread has a row.
+// One thread per row. It adds shards in ascending order, as on the CPU.
 template <typename C>
 __global__ void MergeKernel(MergeArgs a) {
   ForEachPiece<int64_t>(a.rows, [&](int64_t row) {
@@ -135,12 +135,12 @@ struct GradArgs {
   void* dlogits;
 };
 
-// What the gradients of one row are made of.
+// The values from which the gradients of one row are computed.
 template <typename T>
 struct GradRow {
   using C = Compute<T>;
 
-  // `excess` is what is too much of each probability.
+  // `excess`: by how much each probability exceeds the smoothed target's share.
   __device__ T At(C logit, bool is_target) const {
     C excess = ExpOfShifted<T>(logit - lse) - at_each;
     if (is_target) excess -= at_target;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 4) GradKernel(GradArgs a) {
     const int64_t target = a.x.TargetAt(row);
     const int64_t column = a.x.classes.PositionOf(target);
     const GradRow<T> grad = {*a.lse.At<C>(row), *a.dloss.At<C>(row), at_target, at_each};
-    // Zeros where it is ignored, whatever stands elsewhere.
+    // An ignored row gets zeros, whatever its other inputs are.
     const int64_t n = target == a.x.ignore ? 0 : a.x.n;
     const RowInput<T> logits = a.x.LogitsAt<T>(row, n);
     const RowOutput<T> out(a.dlogits, a.width, row);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 4) GradKernel(GradArgs a) {
         StoreTo(out, begin + i, grads, whole);
       });
     });
-    // From the first pack on that has no logits.
+    // Zeros from the first pack on that has no logits.
     const int64_t rest = (n + kPack<T> - 1) / kPack<T> * kPack<T>;
     ForEachPack<T, kLanes>(a.width - rest, lane, [&](int64_t i) { out.Store(rest + i, {}); });
   });

@@ -16,7 +16,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Of a dimension of one element any stride is true; cuDNN is told a usual one.
+// For a dimension of one element any stride is correct; cuDNN gets a row-major one.
 AttentionStrides StridesOf(const AttentionOperand& x, int64_t batch, int64_t heads, int64_t rows,
                            int64_t dim) {
   const AttentionOperand usual = RowMajorRows(nullptr, rows, heads, dim);
@@ -42,7 +42,7 @@ AttentionKey KeyOf(const AttentionArgs& args, bool causal, int64_t batch, int64_
   return key;
 }
 
-// Null where steps are not to go there, or there is no cuDNN.
+// Null if cuDNN must not be used, or does not exist.
 AttentionPlans* PlansOf(Device& device) {
   AttentionPlans* const plans = AttentionPlans::Of(device);
   return plans != nullptr && plans->allowed ? plans : nullptr;
@@ -52,8 +52,9 @@ bool IsAligned(const void* data) {
   return reinterpret_cast<uintptr_t>(data) % kCudnnAlignment == 0;
 }
 
-// Of `rows` queries, whose statistics are row-major. These begin where those before them end, which
-// is less aligned than cuDNN is told: then they are copied to where they are, or from there.
+// Runs the plan for `rows` queries, whose statistics are row-major. These begin where the previous
+// ones end, which may be less aligned than cuDNN's plan requires: they are then copied from there
+// before the run, or to there after it.
 absl::Status RunPlan(Device& device, AttentionPlans& plans, const AttentionPlan& plan,
                      AttentionPointers pointers, double scale, int64_t rows) {
   DT_ASSIGN_OR_RETURN(const Scratch workspace, Scratch::Make(device, plans.WorkspaceBytes(plan)));
@@ -69,7 +70,7 @@ absl::Status RunPlan(Device& device, AttentionPlans& plans, const AttentionPlan&
 
 // --- Forward.
 
-// o and lse of the block, in memory of its own, then joined.
+// Computes o and lse of the block in separate memory, then joins them with the carry.
 absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs& args,
                         AttentionPlans& plans, const AttentionPlan& plan) {
   const AttentionSizes& sizes = args.sizes;
@@ -89,7 +90,7 @@ absl::StatusOr<bool> Forward(Device& device, const char* kernel, const Attention
                              AttentionPlans& plans, bool causal) {
   const AttentionSizes& sizes = args.sizes;
   const AttentionOperands& x = args.operands;
-  // What cuDNN writes in the results' own type needs no kernel of ours.
+  // If cuDNN writes the final results itself, no kernel of ours is needed.
   const bool is_direct = sizes.first && sizes.last;
   AttentionKey key = KeyOf(args, causal, sizes.batch, sizes.kv_heads);
   key.o = StridesOf(is_direct ? x.o : RowMajorRows(nullptr, key.q_rows, key.q_heads, key.dim),
@@ -108,10 +109,10 @@ absl::StatusOr<bool> Forward(Device& device, const char* kernel, const Attention
 
 // --- Backward.
 
-// A gradient: where cuDNN writes it, and the step's own, into which that is then put.
+// A gradient: the memory that cuDNN writes, and the step's gradient, into which this is then put.
 struct GradientRun {
   AttentionOperand to;
-  std::optional<Scratch> memory;  // `to`'s, where cuDNN cannot write the step's own
+  std::optional<Scratch> memory;  // the memory of `to`, if cuDNN cannot write to `into`
   AttentionOperand into;
   bool adds;
 };
@@ -141,7 +142,7 @@ class Backward {
         runs_(RunsOf(args.sizes, plans.score_bytes)),
         plans_(plans) {}
 
-  // Whether cuDNN has a plan.
+  // Returns whether cuDNN has a plan.
   absl::StatusOr<bool> Run(const char* kernel, bool causal) {
     const AttentionOperands& x = args_.operands;
     DT_ASSIGN_OR_RETURN(auto dq, MakeGradient(device_, sizes_, x.dq, true, !sizes_.first));

@@ -73,7 +73,7 @@ __global__ void JoinKernel(JoinPass a) {
 
 }  // namespace internal
 
-// Writes to the carry, or to the results, as sizes.first and last say (attention.h).
+// Writes to the carry, or to the results, depending on sizes.first and last (attention.h).
 inline absl::Status JoinBlock(Device& device, const char* kernel, const AttentionSizes& sizes,
                               const AttentionOperands& operands, const BlockResult& block) {
   const internal::JoinPass pass = {sizes, operands, block};

@@ -10,7 +10,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Calls map(f) with the function of one element in the type that it is computed in.
+// Calls map(f) with the function for one element, in the type in which it is computed.
 template <typename T, typename MapFn>
 __device__ void WithBinaryOp(BinaryOp op, MapFn map) {
   using C = Compute<T>;
@@ -209,8 +209,8 @@ __global__ void UnaryGradKernel(UnaryGradArgs args, int64_t n) {
   });
 }
 
-// The gradient of `mine` in the larger of two: all of dy where `mine` is larger, half where they
-// are equal. With NaN, all.
+// The gradient of max(mine, other) by `mine`: dy if `mine` is larger, half of dy if both are equal,
+// otherwise 0. With NaN, dy.
 template <typename C>
 __device__ C ShareOfLarger(C mine, C other, C dy) {
   if (mine < other) return 0;
@@ -228,7 +228,7 @@ __global__ void BinaryGradKernel(BinaryGradArgs args, int64_t n) {
     if (args.operand == 0) return map([](C, C b, C dy) { return dy / b; });
     return map([](C a, C b, C dy) { return -dy * (a / b / b); });
   }
-  // The minimum is a where b is larger.
+  // The minimum is a if b is larger.
   if ((args.op == BinaryOp::kMax) == (args.operand == 0)) {
     return map([](C a, C b, C dy) { return ShareOfLarger(a, b, dy); });
   }

@@ -15,7 +15,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// What a table's rows are copied in, where they are made of such.
+// The unit in which a table's rows are copied if they consist of whole pieces.
 using Piece = Pack<uint64_t, 2>;
 
 struct CopyRowsArgs {
@@ -27,7 +27,7 @@ struct CopyRowsArgs {
   void* y;
 };
 
-// A warp copies a token's row; zeros where the table lacks it.
+// A warp copies a token's row, or zeros if the table does not have it.
 template <typename Unit>
 __global__ void CopyRowsKernel(CopyRowsArgs a) {
   ForEachRow<kWarp>(a.tokens, [&](int64_t t, int lane) {
@@ -55,7 +55,7 @@ TableRows InPieces(const TableRows& t) {
   return {t.data, kBytes, t.n * t.size / kBytes, t.row_stride * t.size / kBytes, 1};
 }
 
-// In ascending order of the tokens, as on the CPU.
+// Sums in ascending order of the tokens, as on the CPU.
 struct SumRowsArgs {
   TokenOrder order;
   StridedInput dy;
@@ -78,12 +78,12 @@ __device__ void Add(const PackWords<T, V>& grads, Compute<T> (&sum)[V]) {
   for (int v = 0; v < V; ++v) sum[v] += Widen(pack.at[v]);
 }
 
-// Adds up V columns over the tokens of a row, from the i-th of the order on.
+// Sums V columns over the tokens of a row, beginning with the i-th token of the order.
 template <typename T, int V>
 __device__ void SumRow(const SumRowsArgs& a, int64_t row, int64_t i, int64_t column,
                        Compute<T> (&sum)[V]) {
-  // Tokens that are read at once, first where they are, then all: a row may be that of half of the
-  // tokens, as padding's is, and each wait is one for memory.
+  // Reads so many tokens at a time, first their indices, then their gradients: half of all tokens
+  // may use one row, such as that of padding, and each wait is one for memory.
   constexpr int kAhead = 8;
   for (bool more = true; more; i += kAhead) {
     int64_t token[kAhead];
@@ -110,8 +110,8 @@ __device__ void StoreRow(const SumRowsArgs& a, int64_t row, int64_t column,
   PackWords<T, V>::Of(rounded).Store(static_cast<T*>(a.dtable) + row * a.d + column);
 }
 
-// Reads V columns of the first tokens of a few rows at once: most rows have one, or none. Stores
-// the rows that have no more, and says whether there are others.
+// Reads V columns of the first token of each of a few rows together: most rows have one token, or
+// none. Stores the rows that have no more tokens, and returns whether there are others.
 constexpr int kRowsOfThread = 4;
 template <typename T, int V>
 __device__ bool CopyFirstTokens(const SumRowsArgs& a, int64_t first, int64_t column) {
@@ -137,7 +137,7 @@ __device__ bool CopyFirstTokens(const SumRowsArgs& a, int64_t first, int64_t col
   return more;
 }
 
-// A thread for V columns of kRowsOfThread rows.
+// Each thread computes V columns of kRowsOfThread rows.
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads, 3)
     SumRowsKernel(const __grid_constant__ SumRowsArgs a) {

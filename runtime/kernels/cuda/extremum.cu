@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// Keys compare as the values do: equal values have equal keys, a NaN the largest.
+// A key that compares as the value does: equal values have equal keys, and NaN has the largest.
 template <typename T>
 __device__ int64_t OrderedKey(T x) {
   if constexpr (kIsFloat<T>) {
@@ -39,13 +39,13 @@ struct Candidate {
   int64_t key, position;
 };
 
-// The larger key; of equal ones the first.
+// Chooses the larger key; of equal keys, the one at the lower position.
 struct Better {
   __device__ Candidate operator()(Candidate a, Candidate b) const {
     const bool second = b.key > a.key || (b.key == a.key && b.position < a.position);
     return second ? b : a;
   }
-  // No elements: every shard that has some is larger, or has a lower index.
+  // For a shard without elements: every other shard is larger, or has a lower index.
   __device__ static Candidate Identity() { return {kLeast, kMost}; }
 };
 
@@ -109,8 +109,8 @@ struct StoreCount {
   __device__ void operator()(int64_t output, int64_t ties) const { count[output] = ties; }
 };
 
-// Over the first N operands, the dimensions along which count, which is contiguous, is broadcast;
-// or the others.
+// The loop over the first N operands, along the dimensions in which `count`, which is contiguous,
+// is broadcast; or along the others.
 template <int N>
 StridedLoop<N> DimsOf(const StridedLoop<3>& loop, bool broadcast) {
   Dims shape, strides[N];
@@ -124,7 +124,7 @@ StridedLoop<N> DimsOf(const StridedLoop<3>& loop, bool broadcast) {
   return StridedLoop<N>(shape, spans);
 }
 
-// As PyTorch: the quotient is NaN where nothing is equal, and so is its product with zero.
+// As in PyTorch: if no element is equal, the quotient is NaN, and so is its product with zero.
 template <typename T>
 __global__ void ShareAmongTiesKernel(ShareAmongTiesArgs a, int64_t n) {
   using C = Compute<T>;

@@ -26,7 +26,7 @@ struct GlobalPlace {
 struct GlobalElements {
   static constexpr int kMaxDims = 32, kNear = 8;
 
-  // Of the shard's i-th element, row-major.
+  // The place of the shard's i-th element, row-major.
   __device__ GlobalPlace At(int64_t i) const {
     if (ndim == 0) return {i, whole - i};
     const int64_t outermost = Divide(i, whole), within = i - outermost * whole;

@@ -43,7 +43,7 @@ inline unsigned BlocksFor(int64_t n) {
 
 __device__ inline int64_t Lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// a / b of numbers from 0 on: divisions of 64 bits are slow.
+// a / b for numbers that are not negative; in 32 bits if possible, since 64-bit divisions are slow.
 __device__ inline int64_t Divide(int64_t a, int64_t b) {
   if ((a | b) >> 32 != 0) return a / b;
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);

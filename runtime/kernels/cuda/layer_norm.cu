@@ -15,12 +15,12 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Of a row or a part of it, as RowMoments has them in memory.
+// The moments of a row or a part of it, in the layout of RowMoments.
 struct Moments {
-  double count, mean, squares;  // squares of x - mean, added up
+  double count, mean, squares;  // squares: the sum of (x - mean)^2
 };
 
-// Of x - near, added up, and of its square.
+// The sums of x - near and of its square.
 template <typename C>
 struct Deviations {
   C sum, squares;
@@ -45,8 +45,8 @@ __device__ Deviations<C> DeviationsOf(const Pack<C, V>& values, int elements, C 
   return all;
 }
 
-// A lane's, in chains of kMostKept packs, which are added in f64: of a row that is kept there
-// is one, whose sum has the same bits in both types.
+// The deviations of one lane, in chains of kMostKept packs, which are added in f64. A row that is
+// kept has only one chain, whose sum has the same bits in both types.
 template <typename T, int kLanes, int kPacks>
 __device__ Deviations<Compute<T>> DeviationsOf(const LanePacks<T, kLanes, kPacks>& x,
                                                Compute<T> near) {
@@ -62,8 +62,8 @@ __device__ Deviations<Compute<T>> DeviationsOf(const LanePacks<T, kLanes, kPacks
   return static_cast<Deviations<Compute<T>>>(all + static_cast<Deviations<double>>(chain));
 }
 
-// Of all lanes, for those of the group's first warp: each warp's in C, and theirs in f64. All lanes
-// call it, and wait for each other before they call it again.
+// Sums over all lanes, within each warp in C, and over the warps in f64. Only lanes of the group's
+// first warp get the result. All lanes call it, and wait for each other before they call it again.
 template <int kLanes, typename C>
 __device__ Deviations<double> SumDeviations(const Deviations<C>& of_lane) {
   auto sums = static_cast<Deviations<double>>(SumLanes<kWarp>(of_lane));
@@ -77,9 +77,9 @@ __device__ Deviations<double> SumDeviations(const Deviations<C>& of_lane) {
   return sums;
 }
 
-// For those of the group's first warp. The first pass only says where the second is centred: what
-// the sum of a long row lost is put back there (the corrected two-pass algorithm of Chan, Golub &
-// LeVeque).
+// The result is for lanes of the group's first warp. The first pass only gives the centre for the
+// second, which restores what the sum of a long row lost by rounding (the corrected two-pass
+// algorithm of Chan, Golub & LeVeque).
 template <typename T, int kLanes, int kPacks>
 __device__ Moments MomentsOfRow(const LanePacks<T, kLanes, kPacks>& x, int64_t n) {
   using C = Compute<T>;
@@ -98,10 +98,10 @@ __device__ Moments MomentsOfRow(const LanePacks<T, kLanes, kPacks>& x, int64_t n
           squares < 0 ? 0 : squares};  // NaN stays
 }
 
-// Of all shards together: Chan, Golub & LeVeque.
+// The moments of all shards together, after Chan, Golub & LeVeque.
 __device__ Moments MergeMoments(const ShardStatsInput& stats, int64_t row) {
   Moments all = {0, 0, 0};
-#pragma unroll 1  // or it takes registers from the rows of no shards
+#pragma unroll 1  // unrolled, it would take registers from rows without shards
   for (int64_t p = 0; p < stats.shards; ++p) {
     const Moments shard = static_cast<const Moments*>(stats.data)[p * stats.rows + row];
     if (shard.count == 0) continue;
@@ -114,13 +114,13 @@ __device__ Moments MergeMoments(const ShardStatsInput& stats, int64_t row) {
   return all;
 }
 
-// What elements are normalized with.
+// The values that normalize an element.
 template <typename C>
 struct Normalizer {
   C mean, rstd;
 };
 
-// For all lanes: f64 is slow, and one warp of a group is enough for it.
+// The result is for all lanes, but one warp of the group computes it, since f64 is slow.
 template <typename T, int kLanes, int kPacks>
 __device__ Normalizer<Compute<T>> NormalizerOf(const LayerNormArgs& a, int64_t r,
                                                const LanePacks<T, kLanes, kPacks>& x) {
@@ -140,7 +140,7 @@ __device__ Normalizer<Compute<T>> NormalizerOf(const LayerNormArgs& a, int64_t r
   }
   __syncthreads();
   const Normalizer<C> all = of_row[0];
-  __syncthreads();  // the next row's is written there
+  __syncthreads();  // of_row is written again for the next row
   return all;
 }
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
   });
 }
 
-// Of g = dy * weight, and of g * xhat.
+// The sums of g = dy * weight and of g * xhat.
 template <typename C>
 struct GradSums {
   C g, dot;

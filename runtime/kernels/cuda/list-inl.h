@@ -30,8 +30,8 @@ struct List {
 
 namespace internal {
 
-// They are copied there through kernel arguments: host memory is not read later, and the order is
-// the stream's.
+// Lists are copied to the GPU through kernel arguments: so host memory is not read later, and the
+// copies run in stream order.
 struct ListPart {
   static constexpr int kWords = 480;
   uint64_t words[kWords];

@@ -78,7 +78,7 @@ struct Two {
   T first, second;
 };
 
-// V neighbours, which are read and written at once.
+// V neighbours, which are read and written together.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T at[V];
@@ -90,7 +90,7 @@ template <int V, int N>
 __host__ __device__ bool WholePacks(const StridedLoop<N>& loop) {
   return loop.ndim() <= 1 || loop.size(0) % V == 0;
 }
-// Whether they are also adjacent in operand k, which begins at `data`, and aligned as a pack.
+// Whether packs are also adjacent in operand k, which begins at `data`, and aligned as a pack.
 template <int V, typename T, int N>
 __host__ __device__ bool FitsPacks(const T* data, const StridedLoop<N>& loop, int k) {
   bool fits = WholePacks<V>(loop) && loop.inner_stride(k) == 1 &&
@@ -162,7 +162,7 @@ __device__ void Put(Pack<Out, V>* packs, int v, Two<Out> value) {
   packs[1].at[v] = value.second;
 }
 
-// For pack p of a loop that FitPacks. Without splats no branch separates the loads.
+// Maps pack p of a loop for which FitPacks holds. Without splats no branch separates the loads.
 template <int V, bool kSplats, typename Out, typename... In, size_t... I, int kIn, int kOut,
           typename Fn>
 __device__ void MapPack(Inputs<In...>, std::index_sequence<I...>,

@@ -49,7 +49,7 @@ struct Normal {
   T cdf, density;
 };
 
-// e^(-t^2 / 2), corrected for what t^2 loses in rounding, which the exponential would magnify.
+// e^(-t^2 / 2), corrected for the rounding error of t^2, which the exponential would magnify.
 __device__ inline float Bell(float t) {
   const float square = t * t;
   const float bell = expf(-0.5f * square);

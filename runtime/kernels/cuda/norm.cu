@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
   });
 }
 
-// One row of the gradient, as norm_grad-inl.h asks for it. Its sum is that of dy * weight * x, for
-// which nothing else needs to be known of the row.
+// One row of the gradient, as norm_grad-inl.h requires. Its sum is that of dy * weight * x, which
+// needs nothing else of the row.
 template <typename T>
 struct RmsGradRow {
   using C = Compute<T>;

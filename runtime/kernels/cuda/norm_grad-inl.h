@@ -210,7 +210,7 @@ __device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPac
   });
 }
 
-// For the rows [begin, end).
+// The same for the rows [begin, end).
 template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
 __device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
                            const Words<T> (&weight)[kPacks],

@@ -10,7 +10,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Elements that a thread reads and writes at once.
+// Elements that a thread reads and writes together.
 constexpr int kTogether = 4;
 
 // Memory whose elements are T, in packs of V.
@@ -99,7 +99,7 @@ __global__ void SgdKernel(SgdArgs a) {
   });
 }
 
-// One thread.
+// Runs with one thread.
 template <typename C>
 __global__ void ClipScaleKernel(ClipScaleArgs a) {
   const double norm =
@@ -110,7 +110,7 @@ __global__ void ClipScaleKernel(ClipScaleArgs a) {
   *static_cast<C*>(a.scale) = static_cast<C>(a.factor * scale);
 }
 
-// All begin where packs of their elements may.
+// Whether n elements are whole packs, and all memories are aligned for packs.
 bool FitPacks(int64_t n, std::initializer_list<const void*> memories) {
   bool fit = n % kTogether == 0;
   for (const void* memory : memories) {
@@ -119,7 +119,7 @@ bool FitPacks(int64_t n, std::initializer_list<const void*> memories) {
   return fit;
 }
 
-// Calls launch(together, T{}, G{}): elements at once, the parameters' and the gradients' type.
+// Calls launch(together, T{}, G{}): elements at a time, the parameters' and the gradients' type.
 template <typename Fn>
 absl::Status WithStep(const StepArgs& a, bool packs, Fn launch) {
   return VisitFloat(a.dtype, [&](auto t) {

@@ -13,8 +13,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// A Pack as words. nvcc gives each element of a pack of narrow elements its own register, and may
-// store them one by one. In global memory.
+// A Pack in global memory, as words. For a pack of narrow elements, nvcc would use one register per
+// element, and might store them one by one.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) PackWords {
   static constexpr int kBytes = sizeof(T) * V;

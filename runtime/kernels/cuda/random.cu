@@ -15,17 +15,17 @@ namespace dtensor::kernels::cuda {
 namespace {
 
 constexpr int kWords = 4;  // of a block of Philox
-// That a thread has at a time: 16 bytes, or the elements of a block.
+// The elements that a thread processes at a time: 16 bytes, or those of a block of Philox.
 template <typename T>
 inline constexpr int kElements = sizeof(T) < 4 ? 8 : kWords;
 
-// Not through an index that only runs know: registers have none.
+// Without an index that is known only at run time: registers cannot be indexed.
 __device__ uint32_t WordAt(const std::array<uint32_t, kWords>& words, int w) {
   const uint32_t lower = w == 0 ? words[0] : words[1], upper = w == 2 ? words[2] : words[3];
   return w < 2 ? lower : upper;
 }
 
-// Each element's word, of a block of Philox that is computed once for all that share it.
+// The word of each element. A block of Philox is computed once for all elements that share it.
 class Words {
  public:
   explicit __device__ Words(RandomKey key) : key_(key) {}
@@ -39,7 +39,7 @@ class Words {
   __device__ uint32_t At(uint64_t global) {
     return WordAt(BlockOf(global), static_cast<int>(global % kWords));
   }
-  // Of all elements of a block.
+  // The words of all elements of a block.
   static __device__ std::array<uint32_t, kWords> Of(const std::array<uint32_t, kWords>& block) {
     return block;
   }
@@ -50,7 +50,7 @@ class Words {
   std::array<uint32_t, kWords> words_ = {};
 };
 
-// Each element's normal number, of a pair that is computed once for both.
+// The normal number of each element. A pair is computed once for both of its elements.
 class Normals {
  public:
   explicit __device__ Normals(RandomKey key) : words_(key) {}
@@ -74,7 +74,7 @@ class Normals {
   NormalPair pair_ = {};
 };
 
-// What has no input has this one.
+// The input of kernels that have none.
 struct NoInput {
   template <int V>
   __device__ bool FitsPacks() const {
@@ -123,7 +123,7 @@ __device__ void FillEach(const GlobalElements& elements, RandomKey key, const X&
   }
 }
 
-// out[i] = fn(x's element, what Numbers has for it) for this thread's elements i of a shard of n.
+// out[i] = fn(x's element, its number by Numbers) for this thread's elements i of a shard of n.
 template <typename Numbers, typename T, typename X, typename Fn>
 __device__ void FillBy(const GlobalElements& elements, RandomKey key, const X& x, int64_t n, T* out,
                        Fn fn) {
@@ -157,7 +157,7 @@ __global__ void NormalKernel(GlobalElements elements, RandomKey key, double mean
   });
 }
 
-// In [0, 1), with as many bits as T holds exactly: rounding must not reach 1.
+// A number in [0, 1), with only as many bits as T holds exactly: it must not be rounded to 1.
 template <typename T>
 __device__ T Uniform(uint32_t word) {
   if constexpr (std::is_same_v<T, double>) {
@@ -224,7 +224,8 @@ absl::Status RandomUniform(Device& device, const char* kernel, const RandomUnifo
 
 absl::Status Dropout(Device& device, const char* kernel, const DropoutArgs& args) {
   return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n) {
-    // Of a word its upper 24 bits are below the threshold: the word is below 2^8 times that.
+    // A word's upper 24 bits are below the threshold if the word is below threshold << 8. At 2^24
+    // that would overflow, and everything is dropped.
     if (args.threshold >> 24 != 0) return device.FillBytes(args.out, 0, n * SizeOf(args.dtype));
     return VisitFloat(args.dtype, [&](auto t) {
       using T = decltype(t);

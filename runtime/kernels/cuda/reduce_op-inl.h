@@ -19,7 +19,7 @@ struct Combine {
     if constexpr (kOp == ReduceOp::kProduct) return Multiply(a, b);
     return Add(a, b);
   }
-  // The value of no terms.
+  // The result for no terms.
   __device__ static C Identity() {
     using Limits = std::numeric_limits<C>;
     if constexpr (kOp == ReduceOp::kMax) {

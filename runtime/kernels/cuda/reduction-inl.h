@@ -37,8 +37,8 @@ struct ElementTerms {
   }
 };
 
-// On the GPU: fn(value, t) for V terms t from `i` on, a multiple of V, up to `end`; read at once if
-// they fit (FitsPacks), and always in order.
+// On the GPU: calls fn(value, t) for V terms t from `i` on, a multiple of V, up to `end`, in order.
+// The terms are read together if they fit (FitsPacks).
 template <int V, typename Index, typename T, typename Fn>
 __device__ void ForEachOfPack(const T* x, const StridedLoop<1>& loop, bool fits, int64_t i,
                               int64_t end, Fn fn) {
@@ -240,7 +240,7 @@ inline Split SplitInto(int64_t wanted, int64_t outputs, int64_t terms, int64_t l
   return {terms, part, (terms + part - 1) / part, true, groups};
 }
 
-// For columns in packs of V outputs; for rows, if V is 0.
+// The split for columns in packs of V outputs, or for rows if V is 0.
 inline Split SplitOf(int64_t outputs, int64_t terms, int V, int64_t bytes) {
   if (V == 0) return SplitInto((int64_t{1} << 10) / outputs, outputs, terms, 4096, bytes, 1);
   constexpr int64_t kOfThread = 16, kBlocks = 4096;  // terms at least; blocks that are enough
@@ -284,7 +284,7 @@ absl::Status ReduceTerms(Device& device, const char* name, int64_t outputs,
   DT_RETURN_IF_ERROR((internal::LaunchPass<Op, Terms, Store>(
       device, name, {outputs, reduced, terms, store, split, partial})));
   if (!split.partial) return absl::OkStatus();
-  // Partial results are few, and in caches.
+  // Partial results are few, and still in the caches.
   const int groups =
       internal::GroupsOf((outputs + kPack<Value> - 1) / kPack<Value>, split.parts, kWarp / 4, 8);
   const int64_t sizes[] = {outputs}, one[] = {1}, parts[] = {split.parts};

@@ -17,7 +17,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-constexpr int kAngles = kThreads;  // of a block: one is each thread's to find
+constexpr int kAngles = kThreads;  // of a block: each thread computes one
 
 using Frequencies = List<double, 64>;  // heads of 128 elements and shorter need no memory
 
@@ -31,7 +31,7 @@ struct RotateArgs {
   std::byte* y;
 };
 
-// Where a token begins.
+// The offset of a token's first element.
 __device__ int64_t OffsetOf(const RotateArgs& a, int64_t token) {
   int64_t offset = 0;
   WithIndex(a.count,
@@ -39,8 +39,8 @@ __device__ int64_t OffsetOf(const RotateArgs& a, int64_t token) {
   return offset;
 }
 
-// What a block turns: of `slots` tokens the `n` pairs of each head from `first` on. Of short heads
-// it has several tokens, of very long ones a part.
+// What a block rotates: for `slots` tokens, the `n` pairs of each head that begin at `first`. With
+// short heads these are several tokens, with very long ones a part of a token.
 struct TokenGroup {
   __device__ explicit TokenGroup(const RotateArgs& a) {
     const auto parts = static_cast<uint32_t>((a.half + kAngles - 1) / kAngles);
@@ -56,7 +56,7 @@ struct TokenGroup {
   int slots, n;
 };
 
-// The cosines and sines of a group: those of all heads of a token are the same.
+// Computes the cosines and sines of a group. All heads of a token have the same ones.
 template <typename C>
 __device__ void FindAngles(const RotateArgs& a, const TokenGroup& group, C* cosines, C* sines) {
   const int i = threadIdx.x, slot = i / group.n;
@@ -91,7 +91,7 @@ struct Pairs {
   }
 };
 
-// A thread turns V pairs of some heads of one token: those whose numbers are `step` apart.
+// A thread rotates V pairs of every step'th head of one token.
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads, 4) RotateKernel(const __grid_constant__ RotateArgs a) {
   using C = Compute<T>;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 4) RotateKernel(const __grid_constan
   using Words = PackWords<T, V>;
   DT_SHARED(Angles, cosines, kAngles / V);
   DT_SHARED(Angles, sines, kAngles / V);
-  constexpr int kAhead = 2;  // heads that are read at once
+  constexpr int kAhead = 2;  // heads that are read together
   const TokenGroup group(a);
   const int packs = group.n / V, step = kThreads / (group.slots * packs);
   const int slot = threadIdx.x / (step * packs), within = threadIdx.x - slot * step * packs;
@@ -107,14 +107,14 @@ __global__ void __launch_bounds__(kThreads, 4) RotateKernel(const __grid_constan
   const int64_t token = group.token + slot, from = group.first + pack * V;
   const T *x0 = nullptr, *x1 = nullptr;
   T* y = nullptr;
-  int64_t heads = 0;  // threads beyond the last slot turn none
+  int64_t heads = 0;  // threads beyond the last slot rotate none
   if (slot < group.slots) {
     heads = a.heads;
     x0 = reinterpret_cast<const T*>(a.x) + OffsetOf(a, token) + from * a.stride;
     x1 = x0 + a.half * a.stride;
     y = reinterpret_cast<T*>(a.y) + token * a.heads * 2 * a.half + from;
   }
-  // The first heads are on their way while angles are found.
+  // The first heads are being loaded while the angles are computed.
   for (int64_t begin = 0; begin < a.heads; begin += kAhead * step) {
     Pairs<T, V> pairs[kAhead];
 #pragma unroll
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kThreads, 4) RotateKernel(const __grid_constan
   }
 }
 
-// All rows of pairs begin where packs of V elements of `size` bytes may, and are made of such.
+// Whether all rows of pairs consist of packs of V elements of `size` bytes, and are aligned for
+// them.
 bool IsInPacks(const RotateArgs& a, int64_t size, int64_t V) {
   bool is = a.stride == 1 && a.half % V == 0 && (a.head_stride % V == 0 || a.heads == 1) &&
             reinterpret_cast<uintptr_t>(a.x) % (V * size) == 0 &&

@@ -32,7 +32,7 @@ __device__ void ForEachRow(int64_t rows, Fn fn) {
   }
 }
 
-// For that many rows > 0, in groups of kLanes.
+// The blocks for `rows` > 0 rows, in groups of kLanes.
 template <int kLanes>
 unsigned BlocksForRows(int64_t rows) {
   constexpr int64_t kGroups = kThreads / kLanes, kMost = 1 << 20;
@@ -170,7 +170,7 @@ struct RowInput {
       : RowInput(rows.in[k] + OffsetsOf(rows.loop, static_cast<uint64_t>(r)).at[k] *
                                   static_cast<int64_t>(sizeof(T)),
                  rows.stride[k], rows.n) {}
-  // A vector.
+  // A vector, as one row.
   __device__ RowInput(const StridedInput& input, int64_t n)
       : RowInput(input.data, input.loop.inner_stride(0), n) {}
 

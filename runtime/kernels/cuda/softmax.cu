@@ -12,7 +12,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Of the whole row, in each lane.
+// The statistics of the whole row, in each lane.
 template <typename T, int kLanes>
 __device__ RunningStats<Compute<T>> StatsOfRow(const RowOperands<1>& rows, int64_t r, int lane) {
   RunningStats<Compute<T>> stats = StatsOfLane<T, kLanes>(RowInput<T>(rows, 0, r), lane, false);
@@ -25,7 +25,8 @@ __device__ RunningStats<Compute<T>> StatsFor(const SoftmaxArgs& a, int64_t r, in
   return StatsOfRow<T, kLanes>(a.rows, r, lane);
 }
 
-// Of all shards; a shard without elements holds -inf, and so does every shard of a row of -inf.
+// The statistics of all shards. A shard without elements holds -inf, and so does every shard of a
+// row of -inf.
 template <typename T, int kLanes>
 __device__ RunningStats<Compute<T>> StatsFor(const SoftmaxMergeArgs& a, int64_t r, int) {
   using C = Compute<T>;
@@ -41,7 +42,8 @@ __device__ RunningStats<Compute<T>> StatsFor(const SoftmaxMergeArgs& a, int64_t 
   return all;
 }
 
-// How a row's results come from x - max. kLog: less log sum; both are small where x is not.
+// How a row's results are computed from x - max. kLog: subtracts log sum from it; both terms are
+// small even if x is not.
 template <typename T, SoftmaxForm kForm>
 struct Results {
   using C = Compute<T>;
@@ -62,7 +64,7 @@ struct Results {
   C term;
 };
 
-// In two passes: of rows that registers do not hold, and of shards.
+// In two passes: for rows that do not fit into registers, and for shards.
 template <typename T, int kLanes, SoftmaxForm kForm, typename Args>
 __device__ void SoftmaxOfRow(const Args& a, int64_t r, int lane) {
   const RunningStats<Compute<T>> stats = StatsFor<T, kLanes>(a, r, lane);
@@ -88,9 +90,9 @@ __global__ void __launch_bounds__(kThreads, 2) SoftmaxKernel(Args a, int64_t row
   });
 }
 
-// --- In one pass: of rows that the registers of a group hold. Each element is read once and has
-// one exp. A group's lanes have as many elements as they can hold, so that what each does for a row
-// as a whole counts for little.
+// --- In one pass: for rows that fit into the registers of a group. Each element is read once and
+// has one exp. A group's lanes have as many elements as they can hold, so that what each does once
+// per row costs little.
 
 template <typename T>
 inline constexpr int kKept = sizeof(T) > sizeof(float) ? 16 : 32;  // elements of a lane
@@ -98,7 +100,7 @@ inline constexpr int kKept = sizeof(T) > sizeof(float) ? 16 : 32;  // elements o
 template <int kLanes>
 inline constexpr int kThreadsFor = kLanes == kWarp ? kThreads : kLanes;  // of a block
 
-// row_groups-inl.h's, also of blocks of fewer threads.
+// ForEachRow of row_groups-inl.h, also for blocks with fewer threads.
 template <int kLanes, typename Fn>
 __device__ void ForEachKeptRow(int64_t rows, Fn fn) {
   if constexpr (kLanes == kWarp) {
@@ -108,7 +110,7 @@ __device__ void ForEachKeptRow(int64_t rows, Fn fn) {
   }
 }
 
-// Beside a row's packs, where it has whole ones: exp(x - max).
+// A row in registers: its packs and, if these are whole, exp(x - max).
 template <typename T, int kLanes, SoftmaxForm kForm>
 struct KeptRow {
   using C = Compute<T>;
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(kThreadsFor<kLanes>, 1024 / kThreadsFor<kLanes
   });
 }
 
-// Calls fn(lanes) with as many lanes, as a constant, as hold rows of n elements; 0: no group does.
+// Calls fn(lanes) with a constant: the lanes that hold a row of n elements, or 0 if no group does.
 template <typename T, typename Fn>
 absl::Status WithLanesThatHold(int64_t n, Fn fn) {
   if (n <= kWarp * kKept<T>) return fn(std::integral_constant<int, kWarp>());
@@ -175,7 +177,7 @@ absl::Status LaunchSoftmax(Device& device, const char* name, const SoftmaxArgs& 
       return Launch(device, name, BlocksForRows<kThreads>(rows), kThreads,
                     SoftmaxKernel<T, kThreads, SoftmaxArgs>, a, rows);
     } else {
-      constexpr int kGroups = lanes == kWarp ? kWarp : kThreads;  // a block's, or several in one
+      constexpr int kGroups = lanes == kWarp ? kWarp : kThreads;  // one per block, or several
       return Launch(device, name, BlocksForRows<kGroups>(rows), kThreadsFor<lanes>,
                     KeptKernel<T, lanes, kForm>, a, rows);
     }

@@ -32,7 +32,7 @@ struct RunningStats {
   }
 };
 
-// Ignores NaN.
+// The larger one; ignores NaN.
 template <typename C>
 __device__ C LargerNumber(C a, C b) {
   return fmax(a, b);
@@ -192,7 +192,7 @@ __device__ C LargestOfLanes(C max) {
   return FoldLanes<kLanes>(max, [](C a, C b) { return LargerNumber(a, b); });
 }
 
-// Complete in every lane.
+// Every lane gets the merged statistics.
 template <int kLanes, typename C>
 __device__ void MergeLanes(bool with_sum, RunningStats<C>& stats) {
   const auto add = [](C a, C b) { return a + b; };

@@ -9,7 +9,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// Of the rows that have a target: the loss, and one.
+// For each row that has a target: its loss, and 1 for the count.
 template <typename T>
 struct LossTerm {
   static constexpr int kTerms = 1;
@@ -30,7 +30,7 @@ struct StoreStats {
   }
 };
 
-// One thread: as many terms as there are shards.
+// Runs with one thread, since there are only as many terms as shards.
 template <typename T>
 __global__ void MergeKernel(TargetMeanMergeArgs a) {
   double sum = 0, count = 0;

@@ -52,11 +52,11 @@ struct TokenOrder {
 
 namespace internal {
 
-// Keys that a block sorts by itself: so few that many processors take part, since the merges after
-// it are fast.
+// The keys that one block sorts: so few that many SMs take part, since the merges after it are
+// fast.
 constexpr int kTile = 1024;
 constexpr int kTileThreads = 1024, kKeys = kTile / kTileThreads;
-constexpr int kRuns = 8;  // that are merged at once
+constexpr int kRuns = 8;  // that are merged together
 
 // How many of n sorted keys are smaller; n is at most `most`, a power of 2. All threads take the
 // same number of steps, and no branch separates the loads of several searches.
@@ -131,7 +131,7 @@ static __global__ void MergeKernel(const uint64_t* from, int64_t n, int64_t run,
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int64_t other = first + r * run;
-      // Of its own run: those before it.
+      // In its own run: the keys before it.
       smaller[r] = other == own ? i - own
                    : other >= n ? 0
                                 : CountSmaller(from + other, Lesser(n - other, run), run, key);

@@ -1,5 +1,5 @@
-// Products of small matrices by a warpgroup, four warps of a block: PTX's wgmma, which only GPUs of
-// compute capability 9.0 have (sm_90a), and the same on the host grid.
+// Products of small matrices by a warpgroup, that is, four warps of a block: PTX's wgmma, which
+// only GPUs of compute capability 9.0 have (sm_90a), and the same on the host grid.
 //
 // Operands in shared memory are panels: rows of 64 elements of 16 bits, 128 bytes, the first at a
 // multiple of 1024 bytes, with packs of 8 elements at PackAt<In, 64>. What threads have written
@@ -104,7 +104,7 @@ __device__ void MultiplyAddPanels(const MatrixPart& a, uint64_t b, float* low, f
 
 #endif
 
-// Asynchronous products, which continue until End. Until then, no operand may change, and nobody
+// Asynchronous products, which continue until End. Until then, no operand may change, and no thread
 // may read or write the sums. On the host grid they are computed in End, so that reading or writing
 // too early is detected.
 template <typename In>
@@ -147,7 +147,7 @@ class WarpgroupProducts {
 #endif
   }
 
-  // Waits until what was begun is done.
+  // Waits until all products that were begun are complete.
   template <int... kN>
   __device__ void End(float (&... c)[2][kN]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -11,7 +11,8 @@ namespace {
 
 bool IsAligned(int64_t bytes) { return bytes > 0 && bytes % kCudnnAlignment == 0; }
 
-// Of [batch, rows, heads, dim] elements. What is broadcast has a stride of 0, which cuDNN lacks.
+// For [batch, rows, heads, dim] elements. A broadcast dimension has stride 0, which cuDNN does not
+// support.
 bool Fits(const AttentionOperand& x, DType dtype, int64_t batch, int64_t heads, int64_t rows) {
   const int64_t bytes = SizeOf(dtype);
   return reinterpret_cast<uintptr_t>(x.data) % kCudnnAlignment == 0 &&
@@ -34,7 +35,7 @@ bool IsPacked(const AttentionSizes& sizes, const AttentionOperand& lse) {
 
 AttentionChoice Portable(const char* why_not) { return {.why_not = why_not}; }
 
-// The scores of one key head's queries, of one entry.
+// The bytes of the scores of one key head's queries, for one batch entry.
 int64_t ScoreBytes(const AttentionSizes& sizes) {
   return 2 * (sizes.q_heads / sizes.kv_heads) * sizes.q_rows * sizes.keys;
 }

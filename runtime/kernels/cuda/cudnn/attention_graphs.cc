@@ -19,7 +19,7 @@ class Builder {
   Graph Backward() &&;
 
  private:
-  // Of a head's rows.
+  // A tensor of the heads' rows.
   Node Rows(int64_t id, int64_t heads, int64_t rows, const AttentionStrides& s) {
     return graph_.Memory(id, key_.dtype, {key_.batch, heads, rows, key_.dim},
                          {s[0], s[1], s[2], 1});
@@ -54,7 +54,7 @@ class Builder {
     graph_.Multiply(q, k, scores);
     return Mapped(CUDNN_POINTWISE_MUL, scores, scale, Scores());
   }
-  // Under a causal mask, -inf where the column is behind the row.
+  // With a causal mask, sets scores to -inf if the column is after the row.
   Node Masked(Node scores) {
     if (!key_.causal) return scores;
     const Node hidden = graph_.Scalar(kIdHidden), rows = Scores(CUDNN_DATA_INT32);
@@ -75,7 +75,7 @@ class Builder {
     graph_.Reinterpret(scores, transposed);
     return transposed;
   }
-  // A gradient of keys: that of each query head, added up for the heads of a group.
+  // A gradient of keys: the gradients by each query head, summed over the heads of a group.
   void KeyGradient(Node scores, Node rows, Node gradient) {
     const Node transposed = TransposedScores(scores);
     if (key_.q_heads == key_.kv_heads) {
@@ -137,7 +137,7 @@ Graph Builder::Backward() && {
       graph_.Virtual(CUDNN_DATA_FLOAT, {key_.batch, key_.kv_heads, key_.keys, key_.dim},
                      {key_.k[0], key_.k[1], key_.k[2], 1});
   graph_.Reinterpret(k, straight);
-  // dq is this product itself. With a sum in memory in between, cuDNN would add to it in any order.
+  // dq is this product itself. With a sum in memory in between, cuDNN might add in any order.
   graph_.Multiply(ds, straight, Queries(kIdDq, key_.dq));
   return std::move(graph_);
 }

@@ -21,16 +21,16 @@ namespace dtensor::kernels::cuda {
 struct AttentionPlan {
   AttentionKey key;
   GraphPlan graph;
-  int64_t delta_offset = 0;  // in the workspace, behind cuDNN's own
+  int64_t delta_offset = 0;  // in the workspace, after cuDNN's own part
 };
 
 namespace {
 
-constexpr size_t kLeastVersion = 91900;  // of which the graphs were copied; older ones have gaps
+constexpr size_t kLeastVersion = 91900;  // the graphs follow this version; older ones have gaps
 constexpr size_t kMostPlans = 1024;
 
-// Before anything is launched: the portable kernel computes what cuDNN cannot, for whatever reason.
-// What is wrong with the GPU itself, that kernel meets as well.
+// Applies before anything is launched: the portable kernel computes what cuDNN cannot, for whatever
+// reason. If the GPU itself has failed, that kernel fails as well.
 bool IsRefusal(const absl::Status& status) { return !absl::IsResourceExhausted(status); }
 
 class Plans final : public AttentionPlans {
@@ -80,7 +80,7 @@ class Plans final : public AttentionPlans {
   }
 
  private:
-  // Once; there is a handle then, or cuDNN cannot start. The handle is of the current GPU.
+  // Runs once. Then there is a handle, which is for the current GPU, or cuDNN cannot start.
   absl::Status Start() {
     if (is_started_) return absl::OkStatus();
     is_started_ = true;

@@ -1,4 +1,4 @@
-// A CUDA toolkit without cuDNN: attention is the portable kernel's.
+// For a CUDA toolkit without cuDNN: the portable kernel computes attention.
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_plans.h"
 
 namespace dtensor::kernels::cuda {

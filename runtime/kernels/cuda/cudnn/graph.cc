@@ -37,7 +37,7 @@ absl::StatusOr<Descriptor> MakeTensor(int64_t id, cudnnDataType_t type, const Di
 absl::StatusOr<Descriptor> MakePointwise(cudnnPointwiseMode_t f, int64_t dimension) {
   DT_ASSIGN_OR_RETURN(Descriptor own, Descriptor::Make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
   DT_RETURN_IF_ERROR(own.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, f));
-  // Comparisons are made in truth values.
+  // Comparisons compute in booleans.
   const cudnnDataType_t type = f == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
   DT_RETURN_IF_ERROR(own.Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, type));
   if (dimension >= 0) {
@@ -250,7 +250,7 @@ absl::StatusOr<GraphPlan> Graph::MakePlan(cudnnHandle_t handle) && {
   absl::Status refusal = absl::UnimplementedError("cuDNN has no engine for this graph");
   for (Descriptor& engine : engines) {
     auto plan = PlanOf(handle, std::move(engine));
-    // Engines are compiled here, which may fail, too.
+    // PlanOf compiles the engine, which may also fail.
     if (plan.ok() || absl::IsResourceExhausted(plan.status())) return plan;
     refusal = plan.status();
   }
