@@ -1,5 +1,5 @@
-// CheckOp tells wrong operators from right ones: each of these differs from a right one by one
-// mistake.
+// CheckOp distinguishes wrong operators from right ones: each operator here differs from a right
+// one by one mistake.
 #include "dtensor/testing/check_op.h"
 
 #include <algorithm>

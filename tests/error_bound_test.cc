@@ -1,6 +1,6 @@
 // Law 4, its second half (the first: exact_integers_test.cc): the errors of sums obey a bound that
-// does not grow with the number of ranks. Every bound below is one number for all rank counts; a
-// sum that is kept in 16 bits on its way from rank to rank breaks it, and is shown to.
+// does not grow with the number of ranks. Every bound below is one number for all rank counts. The
+// test also shows that a sum kept in 16 bits on its way from rank to rank breaks the bound.
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -1,4 +1,4 @@
-// Law 4, its first half (the second: error_bound_test.cc): where every intermediate is an integer
+// Law 4, its first half (the second: error_bound_test.cc): if every intermediate is an integer
 // that f32 holds exactly, every mesh and every plan give the same bits, forward, backward and after
 // steps of gradient descent with a rate that is a power of two.
 #include <string>

@@ -1,6 +1,6 @@
 // Law 3: every operator's rule, in every legal assignment of placements on small shapes, gives the
-// dense result; so do its gradients. And whatever the operands' placements are, the engine's choice
-// gives it too. check_op.h says how.
+// dense result; so do its gradients. The engine's choice gives it too, for any placements of the
+// operands. check_op.h describes how this is checked.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,6 +1,5 @@
-// Law 3, from the other side: well-known wrong answers of sharded operators, each asserted not to
-// be given. Where a rule passes this and the sweep in op_rules_test.cc, it is right for the right
-// reason.
+// Law 3, from the other side: asserts that well-known wrong answers of sharded operators are not
+// given. A rule that passes this and the sweep in op_rules_test.cc is right for the right reason.
 #include <cmath>
 #include <vector>
 

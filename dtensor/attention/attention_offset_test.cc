@@ -1,5 +1,5 @@
-// Attention whose queries begin at a position of the caller's: every way to carry it out honours
-// it.
+// Attention whose queries begin at a position given by the caller: every method of attention
+// respects it.
 #include <cstdint>
 #include <limits>
 #include <string>

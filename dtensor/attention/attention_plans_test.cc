@@ -1,5 +1,5 @@
-// The plans by which attention is carried out: what each moves, that a run without data predicts
-// it, which one is taken, and what is refused.
+// The plans that carry out attention: what each moves, that a run without data predicts it, which
+// plan is chosen, and what is refused.
 #include <cmath>
 #include <string>
 

@@ -1,5 +1,5 @@
-// Attention on random meshes, layouts, masks, lengths and methods: what one rank gives, and a run
-// without data counts what is moved. DTENSOR_SEED repeats a run.
+// Attention on random meshes, layouts, masks, lengths and methods: the result is that of one rank,
+// and a run without data counts what is moved. DTENSOR_SEED repeats a run.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Attention as an operator: every way to carry it out gives what one rank gives.
+// Attention as an operator: every method gives the result of one rank.
 #include <array>
 #include <cmath>
 #include <numeric>

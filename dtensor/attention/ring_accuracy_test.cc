@@ -1,5 +1,4 @@
-// Rings of many ranks: how their results differ from wider ones, and that they never differ from
-// themselves.
+// Rings of many ranks: how far their results are from wider ones, and that repeated runs are equal.
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
-// The memory of rings, as devices count it, against its closed form: a law, and an attention that
-// gathers all keys and values, which must be seen to break it.
+// The memory of rings, as devices count it, against its closed form, which is a law. An attention
+// that gathers all keys and values must be seen to break it.
 #include <algorithm>
 #include <cstdint>
 #include <functional>

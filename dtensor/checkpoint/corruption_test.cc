@@ -1,5 +1,5 @@
-// What was changed since it was written is refused, naming file and tensor. DTENSOR_CHANGES says
-// how many changes are tried.
+// A checkpoint that was changed after it was written is refused; the error names the file and the
+// tensor. DTENSOR_CHANGES says how many changes are tried.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>

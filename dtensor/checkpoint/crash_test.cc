@@ -1,4 +1,4 @@
-// A crash at any moment of saving leaves the checkpoint before or the new one, whole.
+// A crash at any moment of saving leaves either the previous checkpoint or the new one, complete.
 #include <algorithm>
 #include <atomic>
 #include <map>

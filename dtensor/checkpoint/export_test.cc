@@ -1,4 +1,4 @@
-// What is exported is what safetensors files have: whole tensors, in files of some size.
+// Exports are ordinary safetensors files: whole tensors, in files of a limited size.
 #include "dtensor/checkpoint/export.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What is saved in one place is loaded in another: every element, bit by bit, and written once.
+// What is saved with one layout is loaded with another: every element bit by bit, written once.
 #include <sys/resource.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Who writes what: each element once, by who holds it, and nobody much more than another.
+// Which rank writes what: each element once, by a rank that holds it, and no rank much more than
+// another.
 #include "dtensor/checkpoint/slice_plan.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Tensors that are still to come when they are saved: asynchronous redistributions, and what is
-// gathered by its first use (docs/overlap.md).
+// Tensors that are not ready yet when they are saved: asynchronous redistributions, and tensors
+// that are gathered at their first use (docs/overlap.md).
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Layout::WithAxes: some axes of a layout placed anew.
+// Layout::WithAxes: some axes of a layout get new placements.
 #include <string>
 #include <vector>
 

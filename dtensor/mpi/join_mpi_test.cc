@@ -1,4 +1,4 @@
-// Four processes of one mpirun. MPI is the test's own: it initializes and finalizes it.
+// Four processes of one mpirun. The test itself initializes and finalizes MPI.
 #include "dtensor/mpi/join_mpi.h"
 
 #include <mpi.h>

@@ -1,5 +1,5 @@
-// Configurations as Hugging Face writes them: what is read, what is refused by name, and text that
-// nobody wrote.
+// Configurations as Hugging Face writes them: what is read, what is refused by name, and malformed
+// text.
 #include "dtensor/nn/model_config.h"
 
 #include <string>

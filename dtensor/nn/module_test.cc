@@ -1,5 +1,5 @@
-// What a module says of itself, and edges that somebody sets. Modules inside models, with plans or
-// without: parallel_plans/parallel_plan_test.cc, shared_parameters_test.cc.
+// What a module tells about itself, and edges that a caller sets. Modules inside models, with plans
+// or without: parallel_plans/parallel_plan_test.cc, shared_parameters_test.cc.
 #include "dtensor/nn/module.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Who works: modules in forward, and in Backward where what they recorded is walked.
+// Which module is at work: in forward, and in Backward while what it recorded is processed.
 #include "dtensor/tensor/work_scope.h"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Local products in batches, of all strides and types, against the plain sum.
+// Batched local matrix products, for all strides and types, against the plain sum.
 #include "dtensor/ops/batched_product.h"
 
 #include <algorithm>

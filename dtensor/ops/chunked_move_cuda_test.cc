@@ -1,4 +1,4 @@
-// On a GPU chunks move beside kernels, and who reads a chunk waits for it.
+// On a GPU chunks move while kernels run, and the reader of a chunk waits for it.
 #include <chrono>
 #include <memory>
 #include <thread>

@@ -1,5 +1,5 @@
-// CrossEntropy's options, and means over what is not ignored, against the formula of ops.h, on
-// shards of classes and of tokens.
+// CrossEntropy's options, and means over the tokens that are not ignored, against the formula of
+// ops.h, with sharded classes and sharded tokens.
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -1,5 +1,5 @@
-// Dropout: how much it keeps, that seeds have nothing to do with each other, and that a mask is the
-// same in every layout and in the backward. Every assignment of placements: tests/op_rules_test.cc.
+// Dropout: how much it keeps, that seeds are independent, and that a mask is the same in every
+// layout and in the backward. Every assignment of placements: tests/op_rules_test.cc.
 #include <cmath>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// What is made later, where it is not used as a block of a model uses it: looked at on one rank,
-// empty on another, left behind by a world that has failed (docs/overlap.md).
+// Values that are computed later (docs/overlap.md), in uses unlike those of a model's block: read
+// on one rank, empty on another, left behind by a world that has failed.
 #include <cstdint>
 #include <functional>
 #include <string>

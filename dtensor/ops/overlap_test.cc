@@ -1,5 +1,5 @@
-// Products beside the all-gathers before them and the reduce-scatters behind them: the bits, bytes
-// and collectives of what is made at once (docs/overlap.md).
+// Matrix products overlapped with the all-gathers before them and the reduce-scatters after them:
+// the same bits, bytes and collectives as without overlap (docs/overlap.md).
 //
 // DTENSOR_OVERLAP_CASES=N runs N random blocks (40 unless set; 20 on GPUs), DTENSOR_OVERLAP_SEED
 // others.

@@ -1,4 +1,5 @@
-// Products on several ranks: what a batch leaves where it is, and that a bias is added once.
+// Matrix products on several ranks: which operands stay where they are, and that a bias is added
+// once.
 #include <vector>
 
 #include "dtensor/ops/ops.h"

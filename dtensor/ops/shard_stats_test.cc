@@ -1,5 +1,5 @@
-// Operators whose shards exchange statistics of their rows, under link tables: how numbers travel
-// changes no bit of them.
+// Operators whose shards exchange statistics of their rows, with various link tables: how the
+// numbers travel does not change a bit of them.
 #include <cstdint>
 #include <functional>
 #include <string>

@@ -1,6 +1,6 @@
 // Operators along a sharded dimension merge a few numbers of each shard, and leave the operand
-// where it is. That their values and gradients are those of one rank, tests/op_rules_test.cc finds
-// in all layouts; here is what it cannot see: what moves, ties, NaN, large means.
+// where it is. tests/op_rules_test.cc checks in all layouts that values and gradients are those of
+// one rank. This test checks the rest: what moves, ties, NaN, large means.
 #include <cmath>
 #include <functional>
 #include <limits>

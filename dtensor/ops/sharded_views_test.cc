@@ -1,6 +1,6 @@
-// Slice, SplitTensor, Concat and Pad along a dimension that is split: what is split within its
-// units stays where it is, what is split otherwise is brought there by fewer bytes than a gather
-// takes, and only what has no such units is gathered.
+// Slice, SplitTensor, Concat and Pad along a sharded dimension. An operand that is split within its
+// units stays where it is. One that is split otherwise is moved there with fewer bytes than a
+// gather takes. Only an operand without such units is gathered.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,4 @@
-// Every pair of layouts there is on small meshes and shapes, carried out in every way, against the
-// oracle.
+// Every pair of layouts on small meshes and shapes, executed in every way, against the oracle.
 #include <cstdint>
 #include <iterator>
 #include <memory>

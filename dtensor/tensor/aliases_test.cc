@@ -1,5 +1,5 @@
-// Who sees a write: aliases do, values do not, and a backward that needs what was overwritten says
-// so (law 11). Random programs: tests/random_writes_test.cc.
+// Which tensors see a write: aliases do, values do not. A Backward that needs what was overwritten
+// reports an error (law 11). Random programs: tests/random_writes_test.cc.
 #include <functional>
 #include <vector>
 

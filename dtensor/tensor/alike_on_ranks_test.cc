@@ -1,5 +1,5 @@
-// Whether ranks communicate must not depend on what one of them alone has: a handle that it keeps,
-// a stand-in for a tensor of other ranks, strides of its own.
+// Whether ranks communicate must not depend on what only one of them has: a handle that it keeps, a
+// stand-in for a tensor of other ranks, strides of its own.
 //
 // DTENSOR_MESH_PROGRAMS=N runs N random programs (500 unless set), DTENSOR_MESH_SEED others.
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the tape keeps, refuses and remembers. Gradients of operators: ops_test.cc (values) and
-// tests/op_rules_test.cc (placements).
+// What the autograd tape keeps, refuses and remembers. Gradients of operators: ops_test.cc (values)
+// and tests/op_rules_test.cc (placements).
 #include "dtensor/tensor/autograd.h"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a Context remembers is bounded, and forgetting changes no communication.
+// A Context's caches are bounded, and evicting entries does not change communication.
 #include <functional>
 #include <limits>
 #include <string>

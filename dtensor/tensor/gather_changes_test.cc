@@ -1,5 +1,5 @@
-// What operators save in place of a gathered tensor, where a program changes it or its source
-// before Backward: writes, set_requires_grad, sources that nobody else has.
+// What operators save instead of a gathered tensor, if the program changes it or its source before
+// Backward: writes, set_requires_grad, sources without any other handle.
 #include <functional>
 #include <numeric>
 #include <vector>

@@ -1,5 +1,5 @@
-// Gather groups and Recompute: a leaf that is read in both, or in several parts that run again, is
-// gathered whenever it is read, and its group is reduced once, when the last gradient is there.
+// Gather groups and Recompute: a leaf that is read in both, or in several recomputed parts, is
+// gathered each time it is read. Its group is reduced once, when the last gradient is ready.
 #include <numeric>
 #include <vector>
 

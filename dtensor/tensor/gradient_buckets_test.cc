@@ -1,5 +1,5 @@
-// Buckets: gradients that are reduced while Backward goes on are those of ReduceGradients after it,
-// bit for bit, in as many collectives as their bytes ask for.
+// Buckets: gradients that are reduced during Backward equal those of ReduceGradients after it, bit
+// for bit, with as many collectives as their bytes require.
 #include <functional>
 #include <string>
 #include <utility>

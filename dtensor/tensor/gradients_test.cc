@@ -1,4 +1,4 @@
-// GradientsOf(), retained tapes, and gradients that are given.
+// GradientsOf(), retained tapes, and gradients that the caller passes in.
 #include <random>
 #include <string>
 #include <vector>

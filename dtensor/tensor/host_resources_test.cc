@@ -1,4 +1,4 @@
-// What a program that embeds us lends: threads of its pool, and memory of its allocator.
+// Resources that an embedding program lends us: threads of its pool, and memory of its allocator.
 #include <atomic>
 #include <condition_variable>
 #include <deque>

@@ -1,5 +1,5 @@
-// What is left of a world of processes. Ranks are threads, each with a world of its own, as
-// processes have.
+// What remains of a world of processes after its end. Ranks are threads here, each with its own
+// world, as processes have.
 #include "dtensor/tensor/join_world.h"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a LocalWorld says to a program that asks too much of it.
+// The errors of a LocalWorld for a program that misuses it.
 #include <memory>
 #include <utility>
 

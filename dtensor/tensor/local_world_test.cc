@@ -1,4 +1,4 @@
-// What a host program sees of ranks that stay: on threads of the world, on its own, and alone.
+// What a host program sees of persistent ranks: on threads of the world, on its own, and alone.
 #include "dtensor/tensor/local_world.h"
 
 #include <sched.h>

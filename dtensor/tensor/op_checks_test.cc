@@ -1,5 +1,5 @@
-// Operators that are wrong, and gradients that cannot be: each is an error that names the operator,
-// never a wrong number or a crash.
+// Wrong operators and impossible gradients: each is an error that names the operator, never a wrong
+// number or a crash.
 #include <functional>
 #include <string>
 #include <tuple>

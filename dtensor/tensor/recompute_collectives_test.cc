@@ -1,5 +1,5 @@
-// Recompute with results of collectives kept: it runs again without communicating, and gives the
-// same bits.
+// Recompute that keeps the results of collectives: the second run does not communicate, and gives
+// the same bits.
 #include <functional>
 #include <map>
 #include <string>

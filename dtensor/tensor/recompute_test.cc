@@ -1,4 +1,4 @@
-// Recompute: the gradients that there are without it, bit for bit, at the price of its operands.
+// Recompute: the same gradients as without it, bit for bit, while only its operands are kept.
 #include "dtensor/tensor/recompute.h"
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// What a program sees that uses a world wrongly, or loses a rank, or keeps tensors beyond its end.
+// What a program sees if it misuses a world, loses a rank, or keeps tensors beyond the world's end.
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// What a simulated rank counts of a step is what the same rank counts when it runs: collectives,
-// bytes and memory, for each style and for whole plans, and on meshes where sizes do not divide.
+// A simulated rank counts the same for a step as the rank that runs it: collectives, bytes and
+// memory, for each style and for whole plans, and on meshes that do not divide the sizes.
 #include <algorithm>
 #include <memory>
 #include <string>

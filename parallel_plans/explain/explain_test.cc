@@ -1,4 +1,5 @@
-// What is said of a step: by hand where that can be done, and refused where it cannot be run.
+// Explanations of a step: compared with values computed by hand where possible, and refused if the
+// step cannot run.
 #include "dtensor/parallel_plans/explain/explain.h"
 
 #include <map>

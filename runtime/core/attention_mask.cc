@@ -23,7 +23,7 @@ static_assert(std::size(kCaseNames) == static_cast<size_t>(BlockCase::kPartial) 
 
 constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// 1 + 2 + ... + (x - 1); 0 where that is nothing.
+// 1 + 2 + ... + (x - 1); 0 if there are no terms.
 int128 Triangle(int64_t x) { return x > 1 ? int128(x) * (x - 1) / 2 : 0; }
 
 // Triangle(x) + Triangle(x - step) + ..., `count` terms. Requires: step > 0.
@@ -34,14 +34,15 @@ int128 Triangles(int64_t x, int64_t step, int64_t count) {
   return (linear + s * s * ((n - 1) * n * (2 * n - 1) / 6)) / 2;
 }
 
-// A strided run with a stride that may be divided by.
+// The run with a stride that can be divided by, so not 0.
 IndexRun WithStride(IndexRun run) {
   if (run.count == 1) run.stride = run.length;
   return run;
 }
 
-// Below, a pair (q, k) counts if k <= q + shift. Of two intervals, let z be how many keys, were
-// there no end to them, the first query sees. Query i of a sees clamp(z + i, 0, b) of b keys.
+// Below, a pair (q, k) counts if k <= q + shift. For an interval of a queries and one of b keys, z
+// is how many keys the first query would see if the keys had no end. Query i sees
+// clamp(z + i, 0, b) keys.
 int128 OfIntervals(int64_t z, int64_t a, int64_t b) {
   return Triangle(z + a) - Triangle(z) - Triangle(z + a - b) + Triangle(z - b);
 }
@@ -55,10 +56,10 @@ int128 OfInterval(int64_t begin, int64_t length, const IndexRun& k, int64_t shif
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
-// Of q's interval i and k's interval j, only d = i - j matters.
+// For interval i of q and interval j of k, only d = i - j matters.
 int128 OfEqualStrides(const IndexRun& q, const IndexRun& k, int64_t shift) {
   const int64_t stride = q.stride, z = q.begin + shift + 1 - k.begin;
-  // From `full` on all pairs of two intervals count, and below `some` none does.
+  // If d >= full, all pairs of two intervals count; if d < some, none does.
   const int64_t full = CeilDiv(k.length - z, stride);
   const int64_t some = CeilDiv(2 - z - q.length, stride);
   int128 pairs = OfIntervals(1 - full, q.count, k.count) * q.length * k.length;
@@ -81,7 +82,7 @@ int128 OfRuns(const IndexRun& q, const IndexRun& k, int64_t shift) {
     }
     return pairs;
   }
-  // Seen from the other end of the positions, k <= q + shift is -q <= -k + shift.
+  // With all positions negated, k <= q + shift becomes -q <= -k + shift.
   const auto mirrored = [](const IndexRun& run) {
     return WithStride({1 - run.end(), run.length, run.stride, run.count});
   };
@@ -106,7 +107,7 @@ IndexSet Between(const IndexSet& set, int64_t begin, int64_t end) {
   return set.Intersect(IndexSet::Interval(begin, end));
 }
 
-// Whether k_i <= q_i < k_{i+1} for all i. Sets whose runs differ in shape are taken as unlike.
+// Whether k_i <= q_i < k_{i+1} for all i. Returns false if the runs differ in shape.
 bool IsLowerTriangle(const IndexSet& q, const IndexSet& k) {
   if (q == k) return true;
   if (q.runs().size() != k.runs().size()) return false;
@@ -202,9 +203,9 @@ int64_t AttentionMask::Count(const IndexSet& q, const IndexSet& k) const {
 
 int64_t AttentionMask::CountInDocuments(const IndexSet& q, const IndexSet& k) const {
   int64_t pairs = 0;
-  IndexSet queries = q, keys = k;  // those that are left
+  IndexSet queries = q, keys = k;  // those not counted yet
   while (!queries.empty() && !keys.empty()) {
-    // Documents in front of that one lack queries or keys.
+    // Documents before the one at `position` lack queries or keys.
     const int64_t position = std::max(queries.runs()[0].begin, keys.runs()[0].begin);
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), position);
     const int64_t begin = *std::prev(next), end = next == starts_.end() ? kEndless : *next;
@@ -219,7 +220,7 @@ BlockCase AttentionMask::Classify(const IndexSet& q, const IndexSet& k) const {
   const int64_t pairs = Count(q, k);
   if (pairs == 0) return BlockCase::kEmpty;
   if (pairs == q.size() * k.size()) return BlockCase::kFull;
-  // All other masks allow a part of what causal allows, or more: as many pairs are the same ones.
+  // Every other mask allows a subset or superset of causal's pairs: equal counts mean equal pairs.
   const bool as_causal = kind_ == Kind::kCausal || pairs == CountUpTo(q, k, 0);
   return as_causal && IsLowerTriangle(q, k) ? BlockCase::kDiagonal : BlockCase::kPartial;
 }

@@ -11,12 +11,12 @@
 namespace dtensor {
 namespace {
 
-// How many of `size` bytes fit behind where the file is written next.
+// How many of `size` bytes may be written at the file's position within the limit of file sizes.
 size_t RoomFor(size_t size, int file) {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return size;
   struct stat about;
-  if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) return size;  // the limit is of files
+  if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) return size;  // only files are limited
   const bool appends = (fcntl(file, F_GETFL) & O_APPEND) != 0;
   const auto at = static_cast<rlim_t>(appends ? about.st_size : lseek(file, 0, SEEK_CUR));
   return at < limit.rlim_cur ? std::min<rlim_t>(size, limit.rlim_cur - at) : 0;

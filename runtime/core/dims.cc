@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// a * b, or the largest int64 where that is none.
+// a * b, or the largest int64 on overflow.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product;
   return __builtin_mul_overflow(a, b, &product) ? kMost : product;
@@ -25,7 +25,7 @@ int64_t Times(int64_t a, int64_t b) {
 }  // namespace
 
 int64_t NumElements(absl::Span<const int64_t> shape) {
-  // Looked for first: the product of the others may not fit.
+  // Zeros are looked for first: the product of the other sizes may overflow.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t n = 1;
   for (int64_t size : shape) n = Times(n, size);
@@ -75,7 +75,7 @@ absl::StatusOr<Dims> ParseDims(absl::string_view text) {
   for (absl::string_view piece : absl::StrSplit(list, ',')) {
     const absl::string_view digits = absl::StripAsciiWhitespace(piece);
     int64_t size = 0;
-    // SimpleAtoi alone would take signs.
+    // SimpleAtoi alone would accept signs.
     if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) ||
         !absl::SimpleAtoi(digits, &size)) {
       return InvalidArgument(

@@ -12,7 +12,7 @@
 namespace dtensor {
 namespace {
 
-// What a pair of runs has in common, and what a set leaves free, is rarely more than this.
+// The common part of two runs, and the gaps of a set, rarely have more runs than this.
 using Runs = absl::InlinedVector<IndexRun, 6>;
 
 IndexRun IntervalRun(int64_t begin, int64_t end) { return {.begin = begin, .length = end - begin}; }
@@ -29,7 +29,7 @@ void Append(RunVector& runs, IndexRun run) {
   if (run.length <= 0 || run.count <= 0) return;
   if (run.count == 1 || run.stride == run.length) run = IntervalRun(run.begin, run.end());
   if (!runs.empty() && runs.back().end() == run.begin) {
-    // The two intervals that touch are one; its length may end one run and begin another.
+    // The two adjacent intervals become one. Its length may end one run and begin another.
     const IndexRun last = runs.back();
     runs.pop_back();
     if (last.count > 1) runs.push_back(Intervals(last, 0, last.count - 1));
@@ -51,7 +51,7 @@ void Append(RunVector& runs, IndexRun run) {
   runs.push_back(run);
 }
 
-// The intervals of `run` that have an index in [begin, end), whole; none: count 0.
+// The intervals of `run` that have an index in [begin, end), uncut. Count is 0 if there are none.
 IndexRun Touching(const IndexRun& run, int64_t begin, int64_t end) {
   if (run.begin >= end || run.end() <= begin) return {.count = 0};
   if (run.count == 1) return run;
@@ -81,8 +81,8 @@ void CommonWithInterval(const IndexRun& a, const IndexRun& b, Runs& parts) {
   if (cut_end) parts.push_back(IntervalRun(whole.end() - whole.length, a.end()));
 }
 
-// Intervals j of `a` and k of `b` lie to each other as j + period_a and k + period_b do. So one
-// period tells all: the pairs with j < period_a or k < period_b are the first of their kind.
+// Intervals j of `a` and k of `b` have the same relative position as j + period_a and k + period_b.
+// So one period suffices: the pairs with j < period_a or k < period_b are the first of their kind.
 void CommonByPeriod(const IndexRun& a, int64_t period_a, const IndexRun& b, int64_t period_b,
                     Runs& parts) {
   int64_t j = 0, k = 0;
@@ -111,7 +111,7 @@ void Common(const IndexRun& whole_a, const IndexRun& whole_b, Runs& parts) {
   if (period_a + period_b <= std::min(a.count, b.count)) {
     return CommonByPeriod(a, period_a, b, period_b, parts);
   }
-  // One interval after the other, of the run that has fewer. Their strides differ.
+  // Goes through the intervals of the run that has fewer. The strides differ.
   const bool a_is_fewer = a.count != b.count ? a.count < b.count : a.stride > b.stride;
   const IndexRun& fewer = a_is_fewer ? a : b;
   const IndexRun& more = a_is_fewer ? b : a;
@@ -120,7 +120,7 @@ void Common(const IndexRun& whole_a, const IndexRun& whole_b, Runs& parts) {
   }
 }
 
-// Calls fn(i, j, parts) for each pair of runs a[i], b[j] that meet, ascending.
+// Calls fn(i, j, parts) for each pair of runs a[i], b[j] with common indices, in ascending order.
 template <typename Fn>
 void ForEachCommon(absl::Span<const IndexRun> a, absl::Span<const IndexRun> b, Fn fn) {
   Runs parts;
@@ -137,7 +137,8 @@ bool Interleave(const Runs& parts) {
   return std::adjacent_find(parts.begin(), parts.end(), meet) != parts.end();
 }
 
-// One run of what parts of one stride make together, if they do: as even and odd make a whole.
+// The single run that parts of the same stride form together, if they do: even and odd indices, for
+// example, form an interval.
 std::optional<IndexRun> EvenlySpaced(const Runs& parts) {
   const int64_t step = parts[1].begin - parts[0].begin;
   if (step * static_cast<int64_t>(parts.size()) != parts[0].stride) return std::nullopt;
@@ -151,7 +152,7 @@ std::optional<IndexRun> EvenlySpaced(const Runs& parts) {
   return joined;
 }
 
-// Appends parts as Common gives them. Those of one period interleave, and end one after the other.
+// Appends parts as Common returns them. Those of one period interleave, and end in their order.
 template <typename RunVector>
 void AppendParts(const Runs& parts, RunVector& runs) {
   if (!Interleave(parts)) {
@@ -179,14 +180,14 @@ void Complement(absl::Span<const IndexRun> runs, int64_t begin, int64_t end, Run
   Append(out, IntervalRun(begin, end));
 }
 
-// Of `index`, which `run` holds: how many indices of `run` lie below.
+// How many indices of `run` are below `index`, which `run` contains.
 int64_t PositionIn(const IndexRun& run, int64_t index) {
   const int64_t offset = index - run.begin;
   if (run.count == 1) return offset;
   return offset / run.stride * run.length + offset % run.stride;
 }
 
-// Appends `piece`, as part of the last one where the two make one.
+// Appends `piece`, or extends the last piece by it if the two form one.
 void Append(std::vector<MatchedRun>& pieces, MatchedRun piece) {
   if (piece.src_stride == piece.length && piece.dst_stride == piece.length) {
     piece = {.src = piece.src, .dst = piece.dst, .length = piece.size()};
@@ -299,7 +300,7 @@ IndexSet IndexSet::Intersect(const IndexSet& other) const {
 
 std::vector<IndexSet> IndexSet::IntersectInParts(const IndexSet& other) const {
   std::vector<IndexSet> sets;
-  IndexSet rest;  // what interleaves with nothing
+  IndexSet rest;  // parts that interleave with nothing
   ForEachCommon(runs_, other.runs_, [&](size_t, size_t, const Runs& parts) {
     const bool interleave = Interleave(parts);
     for (const IndexRun& part : parts) {
@@ -322,7 +323,7 @@ IndexSet IndexSet::Union(const IndexSet& other) const {
   if (empty() || other.empty()) return empty() ? other : *this;
   const int64_t begin = std::min(runs_.front().begin, other.runs_.front().begin);
   const int64_t end = std::max(runs_.back().end(), other.runs_.back().end());
-  // What neither set leaves free, so that strided runs need not be taken apart.
+  // The complement of what both sets leave free. So strided runs need not be split.
   Runs free, other_free, both_free;
   Complement(runs_, begin, end, free);
   Complement(other.runs_, begin, end, other_free);

@@ -8,7 +8,7 @@
 namespace dtensor {
 namespace {
 
-// Made before memory runs out: to make them then would throw again. To copy one allocates nothing.
+// Created before memory runs out: creating them then would throw again. Copying allocates nothing.
 struct Made {
   absl::Status no_memory =
       absl::ResourceExhaustedError("the system has no more memory for the host");
@@ -19,7 +19,7 @@ const Made& Beforehand() {
   return *made;
 }
 
-// But for std::bad_alloc, which the text of another may end in.
+// Handles every exception but std::bad_alloc, which describing another exception may throw, too.
 absl::Status ThrowsNoOther(absl::FunctionRef<absl::Status()> fn) {
   try {
     return fn();

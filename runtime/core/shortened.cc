@@ -14,7 +14,7 @@ bool ContinuesCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) 
 std::string Shortened(absl::string_view text) {
   if (text.size() <= kLongest) return std::string(text);
   size_t first = kBeginning, last = text.size() - kEnd;
-  // A character has at most four bytes; what is no UTF-8 need not be kept whole.
+  // A character has at most four bytes; text that is not UTF-8 may be cut anywhere.
   for (int i = 0; i < 3 && ContinuesCharacter(text[first]); ++i) --first;
   for (int i = 0; i < 3 && ContinuesCharacter(text[last]); ++i) ++last;
   return absl::StrCat(text.substr(0, first), "... (", text.size(), " bytes) ...",

@@ -12,7 +12,7 @@
 namespace dtensor {
 namespace {
 
-// Calls a deleter once, when it goes.
+// Calls a deleter once, on destruction.
 class Owner {
  public:
   explicit Owner(std::function<void()> deleter) : deleter_(std::move(deleter)) {}
@@ -26,7 +26,7 @@ class Owner {
   const std::function<void()> deleter_;
 };
 
-// Errors: elements at addresses that do not exist. `begin`: that of the first, 0 for none.
+// Errors: elements at addresses that do not exist. `begin`: the first element's address; 0: none.
 absl::Status CheckExtent(const ForeignMemory& memory, intptr_t begin) {
   int64_t last = 0;
   bool fits = true;
@@ -44,8 +44,8 @@ absl::Status CheckExtent(const ForeignMemory& memory, intptr_t begin) {
                           " reach beyond the last address a program has"});
 }
 
-// Whether each dimension steps over all that the dimensions of smaller strides reach. That is so of
-// all slices and permutations of dense memory, and then no two elements meet.
+// Whether each stride exceeds the extent of the dimensions with smaller strides. This holds for all
+// slices and permutations of dense memory, and implies that no two elements overlap.
 bool StepsOverSmaller(const Dims& shape, const Dims& strides) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, size)
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -90,8 +90,8 @@ absl::Status CheckData(const ForeignMemory& memory) {
   return absl::OkStatus();
 }
 
-// Checks, and gives what no element needs (strides of empty tensors and of sizes of 1) values that
-// mean nothing.
+// Checks the memory. Sets strides that no element needs (those of empty tensors and of sizes of 1)
+// to row-major ones.
 absl::Status Normalize(const Device& device, ForeignMemory& memory) {
   DT_ASSIGN_OR_RETURN(const int64_t elements, CheckedNumElements("adopted memory", memory.shape));
   const Dims row_major = RowMajorStrides(memory.shape);

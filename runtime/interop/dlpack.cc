@@ -13,8 +13,8 @@
 namespace dtensor {
 namespace {
 
-constexpr uint32_t kMajor = 1, kMinor = 0;  // the least that says all that we say
-constexpr int kMaxDims = 64;                // of any library that exchanges tensors
+constexpr uint32_t kMajor = 1, kMinor = 0;  // the oldest version that has all we use
+constexpr int kMaxDims = 64;                // the most of any library that exchanges tensors
 
 struct TypeCode {
   DType dtype;
@@ -62,7 +62,7 @@ absl::Status CheckDevice(const Device& ours, const DLDevice& theirs) {
        "; have its producer copy it there"});
 }
 
-// `ndim` numbers of theirs.
+// Converts `ndim` numbers of a DLPack tensor.
 Dims ToDims(const int64_t* values, int ndim) { return Dims(values, values + ndim); }
 
 absl::StatusOr<ForeignMemory> Describe(const Device& device, const DLTensor& from) {
@@ -85,7 +85,7 @@ absl::StatusOr<ForeignMemory> Describe(const Device& device, const DLTensor& fro
   return memory;
 }
 
-// Ours for theirs; `from` goes with the last reference.
+// Makes our tensor of theirs; `from` is released with the last reference.
 template <typename Managed>
 absl::StatusOr<Tensor> Import(Device& device, std::shared_ptr<Managed> from, bool read_only) {
   DT_ASSIGN_OR_RETURN(ForeignMemory memory, Describe(device, from->dl_tensor));
@@ -98,7 +98,7 @@ absl::Status Undefined(absl::string_view call) {
   return InvalidArgument({call, ": the tensor is undefined, or the handle null"});
 }
 
-// What an exported tensor's manager_ctx is.
+// What the manager_ctx of an exported tensor points to.
 template <typename Managed>
 struct Exported {
   Managed managed = {};

@@ -1,4 +1,4 @@
-// DLPack on a GPU, and the stream that work goes to.
+// DLPack on a GPU, and the stream on which work runs.
 #include <cuda_runtime_api.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What ToDlpack says of a tensor, and how long its memory stays; there and back; GPUs.
+// How ToDlpack describes a tensor, and how long its memory lives; round trips; GPUs.
 #include <atomic>
 #include <cstdint>
 #include <memory>

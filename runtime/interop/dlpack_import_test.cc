@@ -1,4 +1,4 @@
-// What FromDlpack takes and refuses; who deletes what, and when.
+// What FromDlpack accepts and refuses; what is deleted, by which side, and when.
 #include <atomic>
 #include <cstdint>
 #include <functional>

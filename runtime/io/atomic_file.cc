@@ -32,7 +32,7 @@ absl::Status CannotWrite(absl::string_view path, absl::string_view reason) {
 struct Place {
   fs::path path;  // without symbolic links at its end
   bool exists = false, in_place = false;
-  bool mounted = false;  // an ordinary file, where nothing can be renamed to
+  bool mounted = false;  // an ordinary file that no other can be renamed to
   struct stat status = {};
 };
 
@@ -49,7 +49,7 @@ absl::Status FollowLinks(Place& place) {
     if (!fs::is_symlink(fs::symlink_status(place.path, error))) return absl::OkStatus();
     const fs::path target = fs::read_symlink(place.path, error);
     if (error) return absl::UnavailableError(error.message());
-    place.path = place.path.parent_path() / target;  // `target` alone where that is absolute
+    place.path = place.path.parent_path() / target;  // `target` alone if that is absolute
   }
   return absl::UnavailableError(std::strerror(ELOOP));
 }
@@ -75,16 +75,16 @@ fs::path FolderOf(const fs::path& place) {
   return place.has_parent_path() ? place.parent_path() : fs::path(".");
 }
 
-// A name in the same folder that nobody else uses, cut where the whole would be too long.
+// A name in the same folder that nobody else uses, shortened if it would be too long.
 fs::path TemporaryName(const fs::path& place) {
   static std::atomic<int> count = 0;
   const std::string name = place.filename().native().substr(0, NAME_MAX - 40);
   return FolderOf(place) / absl::StrCat(".", name, ".", getpid(), ".", ++count, ".tmp");
 }
 
-// Makes it, and sets the name. Less than 0 for an error, which errno has.
+// Creates the temporary file and sets `name`. Returns less than 0 on error, with errno.
 int OpenTemporary(const fs::path& place, std::string& name) {
-  constexpr int kTries = 100;  // what a killed process of the same number left is no obstacle
+  constexpr int kTries = 100;  // a killed process of the same number may have left some
   int file = -1;
   for (int i = 0; i < kTries && file < 0; ++i) {
     name = TemporaryName(place).native();
@@ -102,7 +102,7 @@ bool CopyPermissions(int file, const struct stat& from) {
   return fchmod(file, from.st_mode & 07777) == 0;
 }
 
-// So that the new name outlasts a crash, where the file system can promise that.
+// Makes the new name survive a crash, if the file system can promise that.
 void SyncFolder(const fs::path& folder) {
   const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return;
@@ -128,7 +128,7 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
   AtomicFile file(path);
   if (place.in_place) {
     const int begin = place.mounted ? O_TRUNC : O_APPEND;
-    // A pipe waits for its reader; a signal may come meanwhile.
+    // Opening a pipe waits for its reader; a signal may interrupt that.
     file.file_ =
         OffStandardStreams(TEMP_FAILURE_RETRY(open(path.c_str(), O_WRONLY | O_CLOEXEC | begin)));
     if (file.file_ < 0) return CannotWrite(path, std::strerror(errno));
@@ -159,7 +159,7 @@ absl::Status AtomicFile::Commit() {
   const bool is_file = fstat(file, &about) == 0 && S_ISREG(about.st_mode);
   const bool synced = !is_file || SyncAll(file);
   const int reason = errno;
-  const bool closed = close(file) == 0 || errno == EINTR;  // which closes it, too
+  const bool closed = close(file) == 0 || errno == EINTR;  // after EINTR it is closed, too
   if (!synced) return CannotWrite(path_, std::strerror(reason));
   if (!closed) return CannotWrite(path_, std::strerror(errno));
   if (temporary_.empty()) return absl::OkStatus();

@@ -20,7 +20,7 @@ std::string NameOf(absl::string_view place) {
   return std::string(slash == place.npos ? place : place.substr(slash + 1));
 }
 
-// A process whose folder is replaced would stand in one that is removed.
+// If the current folder were replaced, the process would be left in a removed one.
 absl::Status CheckNotCurrent(FileSystem& files, const std::string& place) {
   const absl::StatusOr<std::string> current = files.Resolve(".");
   if (!current.ok()) return absl::OkStatus();  // it is gone already
@@ -45,7 +45,7 @@ absl::Status Exchange(FileSystem& files, const std::string& a, const std::string
                                    "system cannot exchange folders, take a new folder"));
 }
 
-// Whether an empty folder changes places with another one, as it will have to in the end.
+// Tries to exchange an empty folder with another one, as the commit will have to do.
 absl::Status TryExchange(FileSystem& files, const std::string& folder, absl::string_view name) {
   const std::string other = InFolder(ParentFolder(folder), TemporaryName(name));
   DT_RETURN_IF_ERROR(files.MakeFolder(other));
@@ -62,8 +62,8 @@ void RemoveAbandoned(FileSystem& files, const std::string& parent, absl::string_
   }
 }
 
-// A file by another name; a folder by a new one of such files, whose path below the first `from`
-// goes into `folders`. What is gone is not kept.
+// Keeps a file as a link with another name, and a folder as a new folder of such links. Adds the
+// folder's path below the first `from` to `folders`. Skips what is gone.
 absl::Status KeepOne(FileSystem& files, const std::string& from, const std::string& to,
                      const std::string& path, std::vector<std::string>& folders) {
   const std::string old = InFolder(from, path), kept = InFolder(to, path);
@@ -80,8 +80,7 @@ absl::Status KeepOne(FileSystem& files, const std::string& from, const std::stri
   return files.SyncFolder(kept);
 }
 
-// What came into the old folder, `from`, while the new one was about to take its place: into what
-// was kept of it.
+// Adds to `to` what came into the old folder, `from`, while the new one was about to replace it.
 absl::Status KeepLate(FileSystem& files, const std::string& from, const std::string& to,
                       const std::vector<std::string>& folders,
                       absl::FunctionRef<bool(absl::string_view name)> drops) {
@@ -103,7 +102,7 @@ absl::Status KeepLate(FileSystem& files, const std::string& from, const std::str
   return absl::OkStatus();
 }
 
-// Nothing where there is no folder.
+// Returns no names if there is no folder.
 absl::StatusOr<std::vector<std::string>> NamesIn(FileSystem& files, const std::string& place) {
   absl::StatusOr<std::vector<std::string>> names = files.List(place);
   if (absl::IsNotFound(names.status())) return std::vector<std::string>();
@@ -127,7 +126,7 @@ absl::StatusOr<AtomicFolder> AtomicFolder::Create(FileSystem& files, const std::
   DT_RETURN_IF_ERROR(files.MakeFolder(temporary));
   AtomicFolder made(files, place, temporary);
   if (!there.empty()) DT_RETURN_IF_ERROR(TryExchange(files, temporary, name));
-  // Before there is something in it: nobody reads what nobody could.
+  // Copied while it is still empty, so that nobody can read files that they could not read before.
   const absl::Status copied = files.CopyPermissions(place, temporary);
   if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
   return made;
@@ -149,7 +148,7 @@ absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> 
   for (const std::string& name : old) {
     const std::string from = InFolder(place_, name), to = InFolder(temporary_, name);
     if (std::find(fresh.begin(), fresh.end(), name) != fresh.end()) {
-      // A link that leads nowhere has none.
+      // A broken link has no permissions to copy.
       const absl::Status copied = files_->CopyPermissions(from, to);
       if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
     } else if (!drops(name)) {
@@ -169,7 +168,7 @@ absl::Status AtomicFolder::TakePlace(absl::FunctionRef<bool(absl::string_view na
   return is_free ? files_->Rename(temporary_, place_) : Exchange(*files_, temporary_, place_);
 }
 
-// By a name that nobody takes for what a killed process left.
+// Renames it so that nobody takes it for the leftover of a killed process.
 absl::Status AtomicFolder::SetAside(const absl::Status& why) {
   constexpr int kTries = 100;
   std::string kept = std::exchange(temporary_, "");
@@ -189,7 +188,7 @@ absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)
   bool is_free = true;
   const absl::Status taken = TakePlace(drops, folders, is_free);
   if (!taken.ok()) return SetAside(taken);
-  // What is called so now is the old folder.
+  // After the exchange, this is the name of the old folder.
   const std::string removed = std::exchange(temporary_, "");
   const absl::Status synced = files_->SyncFolder(ParentFolder(place_));
   if (!synced.ok()) {

@@ -51,7 +51,7 @@ uint32_t internal::Crc32cByTables(uint32_t crc, const void* data, size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   crc = ~crc;
   for (; size >= 8; bytes += 8, size -= 8) {
-    const uint64_t word = LoadWord(bytes) ^ crc;  // little-endian, as all that we write
+    const uint64_t word = LoadWord(bytes) ^ crc;  // little-endian, as all we write
     crc = 0;
     for (int i = 0; i < 8; ++i) crc ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
   }

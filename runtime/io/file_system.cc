@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What errno says of a call; `what` is a verb.
+// The error of a failed call, from its errno; `what` is a verb.
 absl::Status Failed(absl::string_view what, absl::string_view path, int reason = errno) {
   const std::string message =
       absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(reason));
@@ -109,7 +109,7 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
-// Puts what it says in place of the first link of a path; false: there is none.
+// Replaces the first symbolic link in a path by its target. Returns false if there is none.
 bool FollowBrokenLink(fs::path& place) {
   fs::path begin;
   for (auto part = place.begin(); part != place.end(); ++part) {
@@ -137,7 +137,7 @@ class RealFileSystem final : public FileSystem {
     return std::make_unique<RealOutputFile>(file, path);
   }
   absl::StatusOr<std::unique_ptr<InputFile>> OpenFile(const std::string& path) override {
-    // A pipe is refused, and not waited for.
+    // A pipe is refused; O_NONBLOCK avoids waiting for its writer.
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return Failed("read", path);
     auto opened = std::make_unique<RealInputFile>(file, path);
@@ -160,7 +160,7 @@ class RealFileSystem final : public FileSystem {
   }
   absl::Status SyncFolder(const std::string& folder) override {
     const Descriptor file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    // Some file systems have no such call for folders; then there is nothing to ask for.
+    // Some file systems do not support this call for folders; that is no error.
     if (file.get() < 0) return Failed("sync the folder", folder);
     const bool synced =
         SyncAll(file.get()) || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
@@ -252,14 +252,14 @@ absl::Status MakeFolders(FileSystem& files, const std::string& path) {
     DT_RETURN_IF_ERROR(MakeFolders(files, parent));
     made = files.MakeFolder(path);
   }
-  // Another process may have been sooner; what is there may also be a file.
+  // Another process may have made it first; but what is there may also be a file.
   if (absl::IsAlreadyExists(made)) return files.List(path).status();
   DT_RETURN_IF_ERROR(made);
   return files.SyncFolder(parent);
 }
 
 absl::Status RemoveFolder(FileSystem& files, const std::string& path) {
-  // First, so that a link goes, and not what is in the folder that it leads to.
+  // Tried first, so that of a link only the link is removed, not what is in the folder it leads to.
   absl::Status removed = files.Remove(path);
   if (absl::IsAlreadyExists(removed)) {
     const absl::StatusOr<std::vector<std::string>> names = files.List(path);

@@ -37,10 +37,10 @@ absl::Status CheckKind(const std::string& path, const struct stat& status, int64
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) {
   struct stat status = {};
-  // Before it is opened, which may wait for a device.
+  // Checked before the file is opened, since opening a device may block.
   if (stat(path.c_str(), &status) != 0) return CannotRead(path);
   DT_RETURN_IF_ERROR(CheckKind(path, status, most));
-  // Opening a pipe, and reading one, wait for its writer; a signal may come meanwhile.
+  // Opening and reading a pipe wait for its writer; a signal may interrupt that.
   const int file = TEMP_FAILURE_RETRY(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file < 0) return CannotRead(path);
   const absl::Cleanup closer = [file] { close(file); };

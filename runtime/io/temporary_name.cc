@@ -22,11 +22,11 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kEnd = "tmp";
-constexpr size_t kMostBytes = 160;  // of 255, of which the rest takes 60 at most
+constexpr size_t kMostBytes = 160;  // of 255 in a name; the other parts take 60 at most
 
 constexpr absl::string_view kUnknown = "unknown";
 
-// Where boots are not told apart, numbers of processes say nothing.
+// Identifies the boot and process namespace; without it, process numbers mean nothing.
 std::string Machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -43,7 +43,7 @@ bool IsGone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 std::string TemporaryName(absl::string_view name) {
   static std::atomic<uint32_t> count = 0;
-  // Not by the clock alone: two worlds of one process may begin at once.
+  // The clock alone is not enough: two worlds of one process may begin at the same time.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   const uint64_t number = static_cast<uint64_t>(now) << 8 ^ ++count;
   return absl::StrCat(".", name.substr(0, kMostBytes), ".", Machine(), ".", getpid(), ".", number,

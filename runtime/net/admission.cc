@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::seconds kPatience(5);
 constexpr std::chrono::milliseconds kHearing(100);
 
-// What is said here is short, and fits at once or not at all.
+// For short texts: one call sends the whole text, or this returns false.
 bool SendShort(Socket& socket, const std::string& text) {
   const auto sent = socket.SendSome({reinterpret_cast<const std::byte*>(text.data()), text.size()});
   return sent.ok() && *sent == text.size();
@@ -45,7 +45,7 @@ absl::StatusOr<bool> Admission::AcceptAll() {
   for (size_t i = 0; i < kMostCallers; ++i) {
     if (callers_.size() == kMostCallers && !LetFirstGo()) return false;
     absl::StatusOr<Socket> socket = AcceptFrom(listener_);
-    // Strangers may have taken what the process had left.
+    // Unknown callers may have used up the process's last descriptors.
     if (absl::IsResourceExhausted(socket.status()) && !callers_.empty()) {
       if (!LetFirstGo()) return false;
       continue;

@@ -79,7 +79,7 @@ absl::StatusOr<Frame> FramedLink::Await(NetClock::time_point deadline) {
     }
     const absl::Status received = Receive();
     if (received.ok()) continue;
-    DT_ASSIGN_OR_RETURN(frame, Next());  // which came before the end
+    DT_ASSIGN_OR_RETURN(frame, Next());  // a frame may have arrived before the end
     if (!frame) return received;
     return *std::move(frame);
   }

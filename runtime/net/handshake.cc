@@ -19,7 +19,7 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kMagic = "dtensor1";
-constexpr std::chrono::milliseconds kLook(100);  // whether to go on
+constexpr std::chrono::milliseconds kLook(100);  // how often GivenUp is asked
 
 std::string Hmac(absl::string_view key, absl::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -31,7 +31,8 @@ std::string Hmac(absl::string_view key, absl::string_view bytes) {
   return std::string(reinterpret_cast<const char*>(digest), length);
 }
 
-// By whom, of which job, and what; each with its length, so that no two texts run together.
+// Covers who speaks, of which job, and what is said. Each part has its length in front, so that
+// different parts never give the same text.
 std::string Proof(const JobKey& key, absl::string_view who, absl::string_view said,
                   absl::string_view answers) {
   WireWriter all;
@@ -49,7 +50,7 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// Errors: those of `given_up`, which is asked now and then.
+// Errors: those of `given_up`, which is called from time to time.
 absl::StatusOr<std::string> Receive(Socket& socket, size_t size, NetClock::time_point deadline,
                                     const GivenUp& given_up) {
   while (!AwaitReadable(socket, std::min(deadline, NetClock::now() + kLook))) {

@@ -28,7 +28,7 @@
 namespace dtensor {
 namespace {
 
-constexpr std::chrono::seconds kTry(2);  // of one address
+constexpr std::chrono::seconds kTry(2);  // for one address
 constexpr std::chrono::seconds kBetweenLookUps(1);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -76,7 +76,7 @@ void SetOption(const Socket& socket, int level, int option, int value) {
   setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
 
-// Small messages go at once.
+// Makes small messages leave at once.
 void Hurry(const Socket& socket) { SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 absl::Status Broken(int error) {
@@ -85,7 +85,7 @@ absl::Status Broken(int error) {
 
 bool IsTemporary(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// Of a connection that broke before it was accepted (accept(2)): of nobody.
+// Whether an error of accept(2) is about a connection that broke before it was accepted.
 bool IsOfCaller(int error) {
   for (const int known : {ECONNABORTED, EPROTO, ENETDOWN, ENOPROTOOPT, EHOSTDOWN, ENONET,
                           EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH, EPERM}) {
@@ -105,7 +105,7 @@ bool Await(const Socket& socket, short events, NetClock::time_point deadline) {
   }
 }
 
-// One try at one address. Errors: errno.
+// Tries once, at one address. Errors: errno.
 int TryToConnect(const addrinfo& address, NetClock::time_point deadline, const GivenUp& given_up,
                  Socket& made) {
   made = NewSocket(address);
@@ -122,7 +122,7 @@ int TryToConnect(const addrinfo& address, NetClock::time_point deadline, const G
   return error;
 }
 
-// One try each at one address. Errors: errno.
+// Tries once, at one address. Errors: errno.
 int TryToBind(const addrinfo& address, Socket& made) {
   made = NewSocket(address);
   if (!made.is_open()) return errno;
@@ -136,8 +136,9 @@ int TryToListen(const addrinfo& address, Socket& made) {
   return listen(made.fd(), SOMAXCONN) == 0 ? 0 : errno;
 }
 
-// At the first address that can be had, of these families in turn (AF_UNSPEC: any); where another
-// program has the port at one of them, at none: callers may try that one first. Errors: errno.
+// Listens at the first available address, trying these families in turn (AF_UNSPEC: any). If
+// another program has the port at one of the addresses, listens at none: callers may try that
+// address first. Errors: errno.
 int TryToListen(const addrinfo& addresses, std::initializer_list<int> families, Socket& made) {
   int error = EADDRNOTAVAIL;
   for (const int family : families) {
@@ -150,12 +151,13 @@ int TryToListen(const addrinfo& addresses, std::initializer_list<int> families, 
   return error;
 }
 
-// A name that other hosts may look up, and find another address for.
+// Whether the host is a name for which other hosts may find another address.
 bool IsName(const HostPort& at) {
   return !at.host.empty() && !IsLoopback(at.host) && !Resolve(at, AI_NUMERICHOST).ok();
 }
 
-// On Linux a socket that connects to a port of its own range on the same host may meet itself.
+// On Linux a socket may connect to itself, if it connects to a port of the ephemeral range on the
+// same host.
 bool IsItself(const Socket& socket) {
   sockaddr_storage mine = {}, peers = {};
   socklen_t my_length = sizeof(mine), peers_length = sizeof(peers);
@@ -164,8 +166,8 @@ bool IsItself(const Socket& socket) {
   return my_length == peers_length && std::memcmp(&mine, &peers, my_length) == 0;
 }
 
-// What is closed in order keeps its port for a minute: here that is the port of the one who is
-// waited for, who could not listen there.
+// A connection that is closed in order keeps its port for a minute. Here that is the port of the
+// process that is waited for, which could then not listen there.
 void CloseWithoutTrace(Socket& socket) {
   const linger at_once = {.l_onoff = 1, .l_linger = 0};
   setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
@@ -211,7 +213,7 @@ absl::StatusOr<size_t> Socket::SendSome(absl::Span<const std::byte> bytes, bool 
 
 absl::StatusOr<size_t> Socket::SendSome(absl::Span<const iovec> bytes, bool more_follows) {
   msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(bytes.data());  // which the call only reads
+  message.msg_iov = const_cast<iovec*>(bytes.data());  // the call only reads it
   message.msg_iovlen = bytes.size();
   return Sent(sendmsg(fd_, &message, MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0)));
 }
@@ -233,7 +235,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  // A host has none of these; and a number is digits alone.
+  // A host has none of these characters, and a port is digits alone.
   const bool is_host =
       !host.empty() && host.find_first_of(absl::string_view("[] \0", 4)) == host.npos;
   HostPort read = {std::string(host)};
@@ -262,12 +264,12 @@ absl::StatusOr<Socket> ListenAt(const HostPort& at) {
   int error = 0;
   bool on_all = at.host.empty();
   if (!on_all) error = TryToListen(*addresses, {AF_UNSPEC}, made);
-  if (error == 0 && IsName(at)) {  // one of this machine's
+  if (error == 0 && IsName(at)) {  // the address is this machine's
     made.Close();
     DT_ASSIGN_OR_RETURN(addresses, Resolve({"", at.port}, AI_PASSIVE));
     on_all = true;
   }
-  // A socket of version 6 that stands for all addresses hears those of version 4 as well.
+  // An IPv6 socket bound to all addresses also accepts IPv4 connections.
   if (on_all) error = TryToListen(*addresses, {AF_INET6, AF_INET}, made);
   if (error == 0) return made;
   if (IsOfDescriptors(error)) {
@@ -280,7 +282,7 @@ absl::StatusOr<Socket> ListenAt(const HostPort& at) {
                                        : "give an address of this machine"));
 }
 
-// Linux lets several sockets have a port if all say SO_REUSEADDR, and none listens yet.
+// Linux lets several sockets bind a port if all set SO_REUSEADDR and none listens yet.
 absl::StatusOr<Socket> ReservePort() {
   DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve({"127.0.0.1", 0}, AI_PASSIVE));
   Socket made;
@@ -311,7 +313,7 @@ absl::StatusOr<std::string> PeerHostOf(const Socket& connection) {
   const int error = getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host),
                                 nullptr, 0, NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
-  // Who calls by version 4 a socket that hears both.
+  // An IPv4 caller of a socket that accepts both versions.
   absl::string_view name = host;
   absl::ConsumePrefix(&name, "::ffff:");
   return std::string(name);
@@ -348,7 +350,7 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
     for (const addrinfo* address = addresses.ok() ? addresses->get() : nullptr; address != nullptr;
          address = address->ai_next) {
       Socket made;
-      // Another address of the host may answer where this one does not.
+      // Another address of the host may answer if this one does not.
       const NetClock::time_point most = std::min(deadline, NetClock::now() + kTry);
       int error = TryToConnect(*address, most, given_up, made);
       if (error == 0 && IsItself(made)) {
@@ -366,7 +368,7 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
     if (given_up) DT_RETURN_IF_ERROR(given_up());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (NetClock::now() < deadline);
-  // Of a host that nobody knew in all that time.
+  // The host's name could not be resolved in all that time.
   if (absl::IsInvalidArgument(addresses.status())) return addresses.status();
   return absl::DeadlineExceededError(
       absl::StrCat("nobody answers at ", to.ToString(), " (", last, ")"));

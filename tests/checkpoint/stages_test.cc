@@ -1,5 +1,5 @@
-// Ranks that know only their own part of a model, as the stages of a pipeline do, save it together,
-// and load it wherever its parts lie then.
+// Ranks that know only their own part of a model, as the stages of a pipeline do, save the model
+// together, and load it with its parts on other ranks.
 #include <functional>
 #include <map>
 #include <memory>

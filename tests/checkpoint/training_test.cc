@@ -1,5 +1,5 @@
-// A training run that is saved goes on elsewhere: on every mesh, by every plan, the values are
-// those that were saved, bit by bit, and the next steps those of the run that was not interrupted.
+// A saved training run continues elsewhere. On every mesh and with every plan, the values are those
+// that were saved, bit by bit, and the next steps are those of the uninterrupted run.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

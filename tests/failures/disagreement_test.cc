@@ -1,5 +1,5 @@
-// Ranks that ask for unlike things get an error that says what each asked for, also where shapes
-// and layouts are the same; and legal programs never do.
+// Ranks that request different things get an error that says what each of them requested, even if
+// shapes and layouts are the same. Legal programs never get this error.
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Faults at random places of random programs: every rank ends, within a bounded time, with an error
-// that names the rank to blame, and nothing ends the process.
+// Faults at random places of random programs: every rank ends within a bounded time, with an error
+// that names the rank at fault, and the process survives.
 #include <atomic>
 #include <chrono>
 #include <deque>

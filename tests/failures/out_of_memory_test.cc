@@ -1,5 +1,5 @@
 // The host's memory runs out at any allocation of a rank: its error is kResourceExhausted, its
-// peers hear of it, and nothing ends the process or waits for ever.
+// peers get an error, and the process neither ends nor hangs.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

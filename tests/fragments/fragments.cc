@@ -1,5 +1,5 @@
-// Fragments as they stand in docs/ and in headers, each between what it takes for granted: they
-// compile. What they do is tested elsewhere.
+// Checks that the fragments in docs/ and in headers compile, each surrounded by the declarations
+// that it assumes. What they do is tested elsewhere.
 #include <cstdint>
 #include <memory>
 #include <string>

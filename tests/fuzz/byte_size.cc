@@ -1,4 +1,4 @@
-// A number of bytes, as a flag has it.
+// A number of bytes, as written in a flag.
 #include "dtensor/tools/program/byte_size.h"
 
 #include <cstdint>

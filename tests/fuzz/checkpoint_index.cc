@@ -1,6 +1,5 @@
-// The index of a checkpoint. What can be read is written as the same text. The checksum in the
-// first line would keep nearly every input out, so each is tried with the one that it should have,
-// too.
+// The index of a checkpoint. An index that can be read is written as the same text. The checksum in
+// the first line would reject nearly every input, so each is also tried with the right checksum.
 #include <string>
 
 #include "absl/strings/str_format.h"

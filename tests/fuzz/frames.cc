@@ -1,4 +1,4 @@
-// A stream of frames: the first byte says how it is cut, the second how long a frame may be.
+// A stream of frames. The first byte says how it is cut, the second how long a frame may be.
 #include <algorithm>
 #include <optional>
 #include <string>

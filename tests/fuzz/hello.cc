@@ -1,5 +1,5 @@
-// What a caller says first: as it is, which proves nothing; and what one who knows the secret would
-// say, with the input's kind, rank and nonce.
+// The first message of a caller: as it is, which proves nothing; and as a caller that knows the
+// secret would send it, with the input's kind, rank and nonce.
 #include <cstdint>
 #include <string>
 

@@ -1,4 +1,4 @@
-// What a rank tells the others of its host when it comes. Two of them are a world.
+// What a rank tells the others about its host when it joins. The world has two ranks.
 #include "dtensor/runtime/comm/process/host_card.h"
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Tries kept inputs, without libFuzzer: PROGRAM FILE... Each file as it is, each beginning of it,
-// and the file as often after itself as makes it long.
+// Tries kept inputs without libFuzzer: PROGRAM FILE... Tries each file as it is, each beginning of
+// it, and the file repeated until it is long.
 #include <cstdio>
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,4 @@
-// A learning rate's schedule, which prints as a text that reads back as the same.
+// The schedule of a learning rate. Its printed text reads back as the same schedule.
 #include "dtensor/nn/optim/lr_schedule.h"
 
 #include <cmath>

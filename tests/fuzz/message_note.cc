@@ -1,4 +1,4 @@
-// What a rank says in an exchange, and of its waits: the first byte is the size of the world.
+// What a rank sends in an exchange, and about its waits. The first byte is the size of the world.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// A model's configuration, as every model reads it, and as ModelFromJson finds the model. What is
-// read makes a model, without memory, whose tensors have sizes that tensors may have.
+// A model's configuration, read as every model reads it, and by ModelFromJson. Each configuration
+// that is accepted makes a model, without memory, whose tensors have valid sizes.
 #include "dtensor/nn/model_config.h"
 
 #include "dtensor/nn/bert.h"

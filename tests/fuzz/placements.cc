@@ -1,4 +1,4 @@
-// Placements, and below them, each on a line of its own, a mesh and a shape to lie on.
+// Placements, and below them a mesh and a shape for them, each on a line of its own.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What a rank names of a checkpoint: the first byte is the size of the world.
+// What a rank lists as its part of a checkpoint. The first byte is the size of the world.
 #include "dtensor/checkpoint/rank_content.h"
 
 #include "dtensor/checkpoint/slice_plan.h"

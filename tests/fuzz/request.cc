@@ -1,4 +1,4 @@
-// The flags of dtensor plan and dtensor regions, and what a plan says of itself.
+// The flags of dtensor plan and dtensor regions, and the texts that a plan prints.
 #include "dtensor/tools/cli/request.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A tokenizer.json; behind a line "---" a text. Whatever is read encodes any text, and what every
-// byte has a token for comes back.
+// A tokenizer.json, and a text after a line "---". A tokenizer that can be read encodes any text.
+// If it has a token for every byte, decoding gives the text back.
 #include "dtensor/examples/generate/tokenizer.h"
 
 #include <string>

@@ -1,5 +1,5 @@
-// A model with a cache of keys and values gives what it gives without one, on every mesh, for rows
-// of unlike lengths; and decoding makes no decisions and takes no memory.
+// A model with a cache of keys and values gives the same results as without one, on every mesh, for
+// rows of different lengths; and decoding makes no new decisions and takes no memory.
 #include "dtensor/generation/generate.h"
 
 #include <algorithm>

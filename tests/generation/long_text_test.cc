@@ -1,5 +1,5 @@
-// 10,000 tokens take no more memory than the first ones: what tensors take, what the Context
-// remembers, what the heap has, and what the process holds of the machine's memory.
+// 10,000 tokens take no more memory than the first ones: in tensors, in what the Context remembers,
+// in the heap, and in what the process holds of the machine's memory.
 #include <malloc.h>
 
 #include <algorithm>

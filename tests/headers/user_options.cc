@@ -1,5 +1,5 @@
-// Options of which a user says the first few, compiled as strictly as a user may (USER_COPTS): what
-// is left out must not warn.
+// Options of which a user sets only the first few, compiled as strictly as a user may (USER_COPTS):
+// members that are left out must not cause warnings.
 #include "dtensor/attention/attention.h"
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/dtensor.h"

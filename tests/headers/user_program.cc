@@ -1,5 +1,5 @@
 // A user's own module, plan and training step, compiled as strictly as a user may (USER_COPTS) and
-// optimized: what is inlined into it must not warn either.
+// optimized: code that is inlined into it must not cause warnings either.
 #include <cstdio>
 #include <string>
 #include <utility>

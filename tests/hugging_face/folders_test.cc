@@ -1,5 +1,5 @@
-// Weights go into models on any mesh and out of them by name, each rank reading what it holds; and
-// what files have that the model lacks, and the reverse, is refused on every rank alike.
+// Weights are loaded into models on any mesh and saved from them by name; each rank reads what it
+// holds. A tensor that only the files have, or only the model, is refused on every rank equally.
 #include <unistd.h>
 
 #include <algorithm>

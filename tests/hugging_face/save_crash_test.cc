@@ -1,6 +1,6 @@
-// A model that is saved where there is one: whatever call is the last before the machine stops, and
-// whatever of it was not on the disk, the folder has all files of the old model or all of the new
-// one; and so it is when a call is refused.
+// A model is saved over another one. Whatever call is the last before the machine stops, and
+// whatever data had not reached the disk, the folder has all files of the old model or all of the
+// new one. The same holds if a call is refused.
 #include <map>
 #include <string>
 #include <utility>

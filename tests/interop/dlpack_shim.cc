@@ -1,5 +1,5 @@
-// Local tensors behind C functions, for Python's ctypes: dlpack_shim.py. A handle is freed once,
-// and a null one means an error, whose text shim_error() has until the next.
+// Local tensors behind C functions, for Python's ctypes: dlpack_shim.py. A handle is freed once. A
+// null handle means an error; shim_error() returns its text until the next error.
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // DistributedTensors whose shards are another library's memory: they are redistributed, saved for
-// backward and written to like any other, and the memory goes back once, when nobody reads it any
-// more. On threads, and as processes (tests/conformance), where peers cannot read such memory.
+// backward and written to like any other. The memory is returned once, when nothing reads it any
+// more. Ranks are threads, or processes (tests/conformance), whose peers cannot read such memory.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

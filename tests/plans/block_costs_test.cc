@@ -1,9 +1,9 @@
 // What a decoder block of LLaMA-7B costs a rank under tensor parallelism: collectives, bytes,
 // weights and saved activations, beside the formulas of the literature (Korthikanti et al. 2022,
 // "Reducing Activation Recomputation in Large Transformer Models"). Counted by Simulate(), of the
-// whole model with one layer more.
+// whole model with one more layer.
 //
-// h features, I of the MLP, p ranks, T tokens, 2 bytes an element (bf16). One all-gather or
+// h features, I MLP features, p ranks, T tokens, 2 bytes per element (bf16). One all-gather or
 // reduce-scatter of activations brings a rank U = (p-1)/p T h 2 bytes; an all-reduce is both.
 #include <cstdint>
 #include <map>

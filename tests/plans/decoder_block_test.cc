@@ -1,5 +1,5 @@
-// What a decoder block communicates and keeps for Backward, counted, by the choices there are:
-// sequence parallelism, gathered activations that are kept, recomputation. All give the same bits.
+// Counts what a decoder block communicates and keeps for Backward under each choice: sequence
+// parallelism, gathered activations that are kept, recomputation. All give the same bits.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What a rank holds and moves of a stack of layers under FullyShard, counted.
+// Counts what a rank holds and moves for a stack of layers under FullyShard.
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
-// FullyShard: when units are gathered, reduced and freed, seen by a communicator that writes down
-// each exchange; and what that costs a rank of LLaMA-7B, counted by Simulate().
+// FullyShard: when units are gathered, reduced and freed, seen by a communicator that records each
+// exchange; and what that costs a rank of LLaMA-7B, counted by Simulate().
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
-// FullyShard: the same training as one rank's, and what plans make of its lines. Memory and traffic
-// are counted in fully_shard_memory_test.
+// FullyShard: training equals that of one rank, and how plans interpret its lines. Memory and
+// traffic are counted in fully_shard_memory_test.
 #include "dtensor/parallel_plans/fully_shard.h"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What FullyShard's gathers cost beside the layers' work, as a simulated rank's clock has it.
+// What FullyShard's gathers cost next to the layers' work, by the clock of a simulated rank.
 #include <cstdint>
 #include <memory>
 

@@ -1,6 +1,6 @@
-// A LLaMA of fused projections is the one of separate ones: results, gradients and weights after
-// five steps of AdamW by the names that checkpoints have, on every mesh, from the same separate
-// weights; and its forward communicates as often.
+// A LLaMA with fused projections equals one with separate projections: results, gradients and
+// weights after five steps of AdamW, under the names that checkpoints have, on every mesh, from the
+// same separate weights. Its forward communicates as often.
 #include <map>
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
-// A GELU MLP with biases and dropout by plans: outputs, gradients and weights of one rank on every
-// mesh, one reduction a pass, and masks that do not depend on the mesh; recomputed or not.
+// A GELU MLP with biases and dropout under plans: outputs, gradients and weights equal those of one
+// rank on every mesh, with one reduction per pass and masks that do not depend on the mesh,
+// recomputed or not.
 #include "dtensor/nn/gelu_mlp.h"
 
 #include <memory>

@@ -1,6 +1,6 @@
-// GPT-2 and BERT by plans: results, gradients and weights after five steps of AdamW are those of
-// one rank on every mesh, with dropout, recomputed and fully sharded; and forward moves what
-// Megatron's counts say, though queries, keys and values come from one weight.
+// GPT-2 and BERT under plans: results, gradients and weights after five steps of AdamW are those of
+// one rank on every mesh, with dropout, recomputed and fully sharded. Forward moves what Megatron's
+// counts say, although queries, keys and values come from one weight.
 #include <cstdint>
 #include <map>
 #include <memory>

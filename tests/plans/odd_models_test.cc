@@ -1,6 +1,5 @@
 // Models that plans might get wrong: parameters shared in odd places, frozen ones, buffers, layers
-// that are recomputed in one place and not in another. Each trains as it does on one rank without a
-// plan.
+// that are recomputed in one place but not in another. Each trains as on one rank without a plan.
 #include <memory>
 #include <set>
 #include <string>

@@ -1,6 +1,6 @@
 // ColumnParallelLinear and RowParallelLinear: shapes, values, gradients and collectives on worlds
-// of 1, 2, 3 and 4 ranks, and what goes wrong elsewhere: a bias that is added by every rank, a
-// weight split on the wrong dimension, gradients on one rank only.
+// of 1, 2, 3 and 4 ranks, and mistakes known from other systems: a bias that is added by every
+// rank, a weight split on the wrong dimension, gradients on one rank only.
 #include "dtensor/parallel_plans/parallel_linear.h"
 
 #include <string>

@@ -1,8 +1,8 @@
 // Random plans on random models: outputs, each parameter's gradient, and weights after five steps
-// of AdamW are those of one rank, whatever the styles, edges, sharding between uses, recomputation,
-// what is kept for Backward, and when gradients are reduced, whoever shares a module or a weight,
-// what is frozen, and however few tokens there are. DTENSOR_SEED repeats the slow one,
-// DTENSOR_SECONDS is how long it lasts.
+// of AdamW are those of one rank. Random are the styles, edges, sharding between uses,
+// recomputation, what is kept for Backward, when gradients are reduced, which modules and weights
+// are shared, what is frozen, and the number of tokens. DTENSOR_SEED repeats the slow test, and
+// DTENSOR_SECONDS sets how long it runs.
 #include <algorithm>
 #include <cmath>
 #include <iostream>

@@ -1,6 +1,6 @@
 // Random training programs: several graphs at a time, walked in any order and more than once,
 // evaluation in between, steps that some graphs do not survive, gradients of chosen parameters,
-// layers that are recomputed from now on or no more. Each gives on every mesh, under every plan,
+// layers whose recomputation is switched on or off. On every mesh and under every plan, each gives
 // what it gives on one rank: the same values, and the same refusals.
 #include <algorithm>
 #include <cmath>

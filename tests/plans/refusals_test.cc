@@ -1,6 +1,6 @@
-// Mistakes in a plan are errors when it is applied, on every rank alike, that name what is wrong
-// and the remedy; they leave the model as it was and the Context usable: afterwards a right plan
-// makes of the same model what it makes of a fresh one.
+// Mistakes in a plan are errors when it is applied, the same on every rank, that name what is wrong
+// and the remedy. They leave the model as it was and the Context usable: a right plan that is
+// applied afterwards gives the same result as on a fresh model.
 #include <iterator>
 #include <memory>
 #include <string>

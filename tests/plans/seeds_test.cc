@@ -1,6 +1,6 @@
 // Facts that the documents behind this library state of tensor and context parallelism, as tests
 // (README.md has the table): shards of a worked example, collectives of each layer in both
-// directions, and limits of other systems that are gone here.
+// directions, and limits of other systems that do not exist here.
 #include <map>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
-// Batches, sequences, features and words that are fewer than ranks, or none: models train as on one
-// rank all the same.
+// Fewer batch rows, positions, features or words than ranks, or none at all: models still train as
+// on one rank.
 #include <memory>
 #include <set>
 #include <string>

@@ -1,6 +1,6 @@
-// PlanTensorParallel: the same logits and gradients as on one rank where there are fewer key/value
-// heads than ranks, vocabularies that do not divide, and a tied embedding and head with sequence
-// parallelism; and nothing moves for the copies of keys and values but their gradients.
+// PlanTensorParallel: the same logits and gradients as on one rank with fewer key/value heads than
+// ranks, with vocabularies that do not divide, and with a tied embedding and head under sequence
+// parallelism. For the copies of keys and values, only their gradients move.
 #include "dtensor/parallel_plans/tensor_parallel.h"
 
 #include <optional>

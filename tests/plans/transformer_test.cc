@@ -1,5 +1,5 @@
 // A small LLaMA on many meshes: the same loss and the same gradients as on one rank, and exactly
-// the collectives that theory asks for.
+// the collectives that theory requires.
 #include "dtensor/nn/transformer.h"
 
 #include <map>

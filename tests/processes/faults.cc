@@ -1,12 +1,12 @@
-// Faults at random moments of worlds of processes: whatever happens to a rank, every other one
-// returns an error that names it and the operation, soon, and nothing is left behind.
+// Faults at random moments in worlds of processes: whatever happens to a rank, every other rank
+// soon returns an error that names it and the operation, and nothing is left behind.
 //
 //   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--way=WAY] [--timeout=3]
 //          [--grace=4]
 //
-// Each fault is tried so often, in redistributions, barriers, backward passes and reads of values
-// in turn. Errors come within 1 s of a death, and within the time-out and 1 s of a silence, and
-// --grace seconds more, for machines that are busy. docs/errors.md has the counts of a full run.
+// Each fault is tried --times times, in redistributions, barriers, backward passes and reads of
+// values in turn. Errors must come within 1 s of a death, or within the time-out plus 1 s of a
+// silence, plus --grace seconds for busy machines. docs/errors.md has the counts of a full run.
 #include <sys/wait.h>
 
 #include <algorithm>

@@ -6,10 +6,9 @@
 //   rank_program --keeps: a tensor outlives the world
 //   rank_program --loop=redistribute|barrier|backward|read [--rank=R --after=SECONDS --do=...]
 //
-// Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line. The second
-// form does one thing again and again, and in the midst of it, after so many seconds, what --do
-// says; it prints "ready", "fault at TIME" and "error at TIME: ..." besides, and a line now and
-// then.
+// Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line. The form with
+// --loop repeats one operation, and after --after seconds, in the middle of it, does what --do
+// says. It also prints "ready", "fault at TIME" and "error at TIME: ...", and a line now and then.
 #include <unistd.h>
 
 #include <chrono>

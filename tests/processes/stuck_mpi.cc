@@ -1,6 +1,6 @@
-// An MPI that does not return: linked into a program, it takes the place of two functions, of which
-// rank STUCK_RANK does not leave the one that STUCK_IN names for STUCK_SECONDS, in its call number
-// STUCK_CALL. So behaves OpenMPI's TCP, now and then, when a peer has died.
+// An MPI call that does not return. Linked into a program, this replaces two functions. In rank
+// STUCK_RANK, call number STUCK_CALL of the one that STUCK_IN names does not return for
+// STUCK_SECONDS. OpenMPI's TCP sometimes behaves like this when a peer has died.
 #include <mpi.h>
 
 #include <chrono>

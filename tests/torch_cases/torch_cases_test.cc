@@ -1,5 +1,5 @@
-// Each operator's values and gradients are PyTorch's, in f64: on one rank, and on four ranks from
-// operands in other layouts. make_cases.py made what they are compared with.
+// Each operator's values and gradients equal PyTorch's, in f64: on one rank, and on four ranks from
+// operands in other layouts. make_cases.py generated the expected values.
 #include "dtensor/tests/torch_cases/torch_cases.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The checker finds what it is there to find.
+// The checker of traces finds the errors that it is meant to find.
 #include "dtensor/tests/tracing/check_trace.h"
 
 #include <string>

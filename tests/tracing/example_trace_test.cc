@@ -1,6 +1,6 @@
-// Steps of the LLaMA example, traced on every rank, with all that communicates: tensor, sequence
-// and data parallelism, fully sharded units, rings, recomputation, buckets. The file is what the
-// format's description says, event by event, and its sums are the counters of the Contexts.
+// Steps of the LLaMA example, traced on every rank, with everything that communicates: tensor,
+// sequence and data parallelism, fully sharded units, rings, recomputation, buckets. The file
+// matches the description of the format, event by event, and its sums equal the Contexts' counters.
 #include <map>
 #include <set>
 #include <string>

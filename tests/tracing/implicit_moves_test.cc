@@ -1,5 +1,5 @@
-// Strictness and notices: what dispatch moves by itself is refused above a bound, on all ranks
-// alike and before a byte moves; and told once for each decision.
+// Strictness and notices: implicit moves by dispatch are refused above a bound, equally on all
+// ranks and before a byte moves. Each decision is reported once.
 #include <functional>
 #include <memory>
 #include <mutex>

@@ -1,4 +1,4 @@
-// Where worlds leave their traces: by options and by the environment, also when they fail.
+// Where worlds write their traces, as set by options and by the environment, also when they fail.
 #include <cstdlib>
 #include <filesystem>
 #include <functional>

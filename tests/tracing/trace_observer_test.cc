@@ -1,4 +1,4 @@
-// Whom a communicator tells of its exchanges: one trace at a time, while it has something to learn.
+// Which trace a communicator tells about its exchanges: one at a time, while that trace needs them.
 #include <functional>
 #include <utility>
 #include <vector>

@@ -1,5 +1,5 @@
-// What stands in a trace: operators, redistributions and exchanges, with reasons, phases, paths and
-// times; what does not, where it is off, bounded or for redistributions alone; and its texts.
+// What a trace contains: operators, redistributions and exchanges, with reasons, phases, paths and
+// times; what it omits if it is off, bounded or for redistributions alone; and its texts.
 #include "dtensor/trace/trace.h"
 
 #include <string>

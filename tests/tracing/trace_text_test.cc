@@ -1,4 +1,4 @@
-// Texts of traces that are made up: what stands in the JSON, and whose time it was.
+// Texts of made-up traces: what the JSON contains, and to whom time is attributed.
 #include "dtensor/trace/trace_text.h"
 
 #include <set>

@@ -3,7 +3,7 @@
 namespace dtensor::cli {
 namespace {
 
-// What is no UTF-8, as a file's name may be, is replaced.
+// Replaces bytes that are not UTF-8, which a file's name may have.
 std::string Dump(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -102,7 +102,7 @@ void DeclareRing(CLI::App& app, RingFlags& ring) {
       ->type_name("FILE");
 }
 
-// What explain and model have in common.
+// Declares the flags that explain and model have in common.
 void DeclareStep(CLI::App& app, ExplainFlags& step) {
   app.add_option(step.model_flag, step.model, "Hugging Face's config.json")
       ->type_name("FILE")
@@ -150,7 +150,7 @@ void DeclareModel(CLI::App& app, ExplainFlags& model) {
                   model.svg);
 }
 
-// Its own commands: show, verify and export.
+// Declares checkpoint's own commands: show, verify and export.
 void DeclareCheckpoint(Commands& commands, CheckpointFlags& flags) {
   CLI::App& app = *commands.checkpoint;
   commands.show = app.add_subcommand("show", "the tensors, files and entries of a checkpoint");
@@ -220,7 +220,7 @@ Commands Declare(CLI::App& app, Flags& flags) {
   return commands;
 }
 
-// Colours suit a terminal, unless its user asked for none (no-color.org).
+// Whether to use colours: on a terminal, unless its user asked for none (no-color.org).
 bool WantsColour() {
   const char* no_colour = std::getenv("NO_COLOR");
   return isatty(STDOUT_FILENO) && (no_colour == nullptr || *no_colour == '\0');
@@ -242,14 +242,14 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
   return RunLinks(says_ranks ? std::optional(flags.ranks) : std::nullopt, flags.json);
 }
 
-// What is refused, every process finds out by itself.
+// Every process finds out by itself what is refused, so only one reports it.
 int Fail(const CLI::App& app, const absl::Status& status, int code) {
   if (code == 1 || IsSpeaker()) ReportError(app, status);
   return code;
 }
 
 int RunAndPrint(const CLI::App& app, const Commands& commands, const Flags& flags) {
-  // Of several processes one does for all what is not done together.
+  // Of several processes, one alone does what they need not do together.
   const bool together = commands.redistribute->parsed() || commands.links->parsed();
   if (!together && !IsSpeaker()) return 0;
   const absl::StatusOr<Outcome> outcome = Run(commands, flags);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kMaxRanks = 64;
 constexpr int kRounds = 15;
-constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of all ranks' sources: past the caches
+constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of all ranks' sources: larger than the caches
 
 constexpr DType kProductTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
@@ -32,10 +32,10 @@ constexpr DType kProductTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType
 enum Timed { kMessage, kFetch, kCopy, kReduce, kAttention, kAdd, kDispatch, kGemm };
 constexpr int kNumTimed = kGemm + static_cast<int>(std::size(kProductTypes));
 
-// Seconds of each, of a product by its type.
+// Seconds of each; products have one entry for each type.
 using Times = std::array<double, kNumTimed>;
 
-// Of all rounds, one by one: what a step sees, too, of whatever else the machine does.
+// The median of each over all rounds. A step, too, is slowed by whatever else the machine does.
 Times Medians(std::vector<Times> rounds) {
   Times medians;
   const size_t middle = rounds.size() / 2;
@@ -89,7 +89,7 @@ class Rank {
     }
     DT_ASSIGN_OR_RETURN(kernels_, RankKernels::Create(context_, elements));
     std::vector<Times> rounds;
-    // In turn, so that whatever else the machine does slows all of them alike.
+    // Measured in turn, so that whatever else the machine does slows all of them equally.
     for (int round = 0; round <= kRounds; ++round) {
       Times times;
       DT_ASSIGN_OR_RETURN(times[kMessage], Seconds(Pattern::kMessage, /*calls=*/300));
@@ -114,7 +114,7 @@ class Rank {
     return absl::OkStatus();
   }
 
-  // Of one of so many calls.
+  // The time of one call, measured over `calls` of them.
   template <typename Work>
   absl::StatusOr<double> Seconds(const Work& work, int calls = 1) {
     DT_ASSIGN_OR_RETURN(const double seconds,
@@ -148,7 +148,7 @@ class Rank {
   std::optional<RankKernels> kernels_;
 };
 
-// The shortest text of three digits is enough of a measurement.
+// Rounds to three digits, which are enough for a measurement.
 double Rounded(double value) {
   double rounded = value;
   return absl::SimpleAtod(absl::StrFormat("%.3g", value), &rounded) ? rounded : value;
@@ -156,11 +156,11 @@ double Rounded(double value) {
 
 double Giga(double count, double seconds) { return Rounded(count / seconds / 1e9); }
 
-// Turns the formula around by which plans are priced (RedistributionPlan::PredictedSeconds): a
-// latency for the round, the transfers of what comes from others, and then copying own elements
-// (read and written) or reducing (terms read).
+// Inverts the formula by which plans are priced (RedistributionPlan::PredictedSeconds): a latency
+// for the round, the transfers of what comes from other ranks, and then copying own elements (read
+// and written) or reducing (terms read).
 CostModel TableOf(const Times& times, double bytes, int ranks) {
-  // Clocks are noisy, and a reduction is never free.
+  // Clocks are noisy, but a reduction is never free.
   const auto positive = [](double seconds, double whole) {
     return std::max(seconds, 0.05 * whole);
   };

@@ -20,7 +20,7 @@ std::vector<std::string> AxisNames(const RedistributionPlan& plan,
   return names;
 }
 
-// Most of these walk all ranks: once each.
+// Most of these go through all ranks, so each is computed once.
 struct Costs {
   Costs(const RedistributionPlan& plan, const CostModel& links)
       : bytes(plan.Bytes()),
@@ -92,7 +92,7 @@ std::string PlanText(const RedistributionPlan& plan, RedistributionObjective obj
   return text;
 }
 
-// Each mesh with its own ranks: two of them may share some.
+// Each mesh with the number of its ranks: two meshes may share some.
 std::string MeshText(const DeviceMesh& mesh) {
   return absl::StrCat(mesh.ToString(), ", ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
 }
@@ -151,7 +151,7 @@ absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json, bool colour) 
     DT_RETURN_IF_ERROR(AboutFlag("--picture", picture.status()));
     text += *picture;
   }
-  // Last: what is refused leaves no file.
+  // Written last, so that a refused request leaves no file.
   if (!flags.svg.empty()) {
     DT_RETURN_IF_ERROR(WriteSvg(flags.svg, VisualizeRedistributionSvg(plan)));
   }

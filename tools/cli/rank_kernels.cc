@@ -17,7 +17,7 @@ constexpr int64_t kHeads = 4, kPositions = 512, kHeadDim = 64;
 
 constexpr int64_t kFeatures = 256;  // in and out
 
-// Tokens. f64 and f16 have no fast code everywhere.
+// The number of tokens. f64 and f16 have no fast code on some machines.
 int64_t Tokens(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 ? 1024 : 64; }
 
 absl::Status SetAll(Device& device, float value, std::initializer_list<Tensor*> tensors,
@@ -79,7 +79,7 @@ absl::Status RankKernels::Attention() {
                                 dk_, dv_);
 }
 
-// Two products forward and five backward, over the pairs that the mask allows.
+// Two matrix products forward and five backward, over the pairs that the mask allows.
 double RankKernels::AttentionFlops() {
   constexpr double kPairs = kPositions * (kPositions + 1) / 2;
   return 7 * 2.0 * kHeads * kHeadDim * kPairs;

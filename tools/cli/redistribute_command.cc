@@ -29,12 +29,12 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Each rank's part of the copy, as BestCopy wants it.
+// Each rank's part of the copy, as BestCopy expects it.
 int64_t CopyBytes(const MeasureOptions& options, int ranks) {
   return options.copy_bytes / ranks / 256 * 256;
 }
 
-// Of each box: its terms, and the result.
+// For each box: its terms, and the result.
 int64_t TouchedBytes(const RankRedistributionPlan& plan) {
   if (plan.plan().is_view()) return 0;
   int64_t elements = 0;
@@ -62,7 +62,7 @@ class Rank {
         data_(data),
         options_(options) {}
 
-  // The same report on all ranks.
+  // Returns the same report on all ranks.
   absl::StatusOr<RunReport> Run() {
     DT_RETURN_IF_ERROR(Prepare());
     DT_RETURN_IF_ERROR(RunOnce());
@@ -94,7 +94,7 @@ class Rank {
   absl::Status Time(RunReport& report) {
     DT_ASSIGN_OR_RETURN(const double once,
                         bench::TimeOnAllRanks(context_, [this] { return RunOnce(); }));
-    // So many that a clock can time them.
+    // Enough calls for a clock to time them.
     const int calls = static_cast<int>(std::clamp(100e-6 / once, 1.0, 1000.0));
     double best = kNever, best_copy = kNever;
     for (int64_t round = 0; round < options_.rounds; ++round) {
@@ -135,7 +135,7 @@ class Rank {
 
   absl::Status RunOnce() {
     if (!plan_) return absl::OkStatus();
-    result_ = Tensor();  // its memory is taken again
+    result_ = Tensor();  // its memory is used again
     DT_ASSIGN_OR_RETURN(result_,
                         ExecutePlan(*plan_, source_, context_.communicator(), "redistribute"));
     return absl::OkStatus();
@@ -154,10 +154,10 @@ class Rank {
 
   Context& context_;
   const RedistributionPlan& whole_plan_;
-  const std::vector<int> ranks_;  // that take part; others of the world stand by
+  const std::vector<int> ranks_;  // those that take part; other ranks of the world are idle
   const IndexedData& data_;
   const MeasureOptions& options_;
-  std::optional<RankRedistributionPlan> plan_;  // none if this rank stands by
+  std::optional<RankRedistributionPlan> plan_;  // none if this rank is idle
   Tensor source_, result_, copy_from_, copy_to_;
 };
 
@@ -221,7 +221,7 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
                             absl::StrCat(ranks - 1), ", is too many threads; take ",
                             absl::StrCat(IndexedData::kMaxRanks), " or fewer, or `dtensor plan`"});
   }
-  // The rest of the machine needs some, too.
+  // Other programs on the machine need some, too.
   const int64_t needed = MemoryNeeded(plan);
   if (needed <= memory_available / 8 * 7) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -260,7 +260,7 @@ std::string Verdict(const RedistributionPlan& plan, const RunReport& report) {
 
 namespace {
 
-// JSON is for programs: they get no progress unasked.
+// JSON is for programs: they get progress only if they ask for it.
 absl::StatusOr<RunReport> MeasureAndShow(const RedistributionPlan& plan, const RoundsFlags& rounds,
                                          bool json) {
   MeasureOptions options = {.rounds = rounds.rounds};

@@ -94,7 +94,7 @@ absl::StatusOr<Outcome> RunRegions(const RegionsFlags& flags, bool json, bool co
     DT_RETURN_IF_ERROR(AboutFlag("--picture", picture.status()));
     text += *picture;
   }
-  // Last: what is refused leaves no file.
+  // Written last, so that a refused request leaves no file.
   if (!flags.svg.empty()) {
     DT_RETURN_IF_ERROR(WriteSvg(flags.svg, VisualizeLayoutSvg(laid.layout, laid.shape)));
   }

@@ -34,7 +34,7 @@ absl::StatusOr<DeviceMesh> ParseMesh(absl::string_view flag, const std::string& 
   return mesh.ok() ? mesh : AboutFlag(flag, mesh.status());
 }
 
-// The mesh of one end of a move: `own`, given by `flag`, or the one that both share.
+// The mesh of one end of a move: `own`, given by `flag`, or the mesh that both ends share.
 absl::StatusOr<DeviceMesh> MeshOf(absl::string_view flag, const std::optional<std::string>& own,
                                   const std::optional<std::string>& shared) {
   if (own) return ParseMesh(flag, *own);
@@ -60,7 +60,7 @@ bool IsLayoutText(absl::string_view text) {
          absl::StripAsciiWhitespace(text) == "scalar";
 }
 
-// Whether it speaks PyTorch's words, which no layout does.
+// Whether the text uses PyTorch's names of placements, which no layout contains.
 bool NamesPlacements(absl::string_view text) {
   return absl::StrContains(text, "Shard(") || absl::StrContains(text, "Replicate(") ||
          absl::StrContains(text, "Partial(");
@@ -74,7 +74,7 @@ absl::StatusOr<Layout> ReadLayout(absl::string_view text, const DeviceMesh& mesh
     return Layout::FromPlacements(mesh, *placements, shape);
   }
   absl::StatusOr<Layout> layout = Layout::Parse(mesh, text);
-  // A list of placements is in brackets as well: [S(0),R].
+  // A list of placements has brackets, too: [S(0),R].
   if (!layout.ok() && placements.ok()) return Layout::FromPlacements(mesh, *placements, shape);
   if (!layout.ok() || layout->ndim() == static_cast<int>(shape.size())) return layout;
   return InvalidArgument({"layout ", layout->ToString(), " has ", absl::StrCat(layout->ndim()),
@@ -95,7 +95,7 @@ std::string AxisMeant(absl::string_view text, const DeviceMesh& mesh) {
   return "";
 }
 
-// A table may know more axes than this mesh has, but not others alone: those are misspelled.
+// A table may have more axes than this mesh, but if all of them are others, they are misspelled.
 absl::Status CheckAxes(const CostModel& links, absl::Span<const DeviceMesh> meshes) {
   const auto& lines = links.rates().links;
   if (lines.empty() || meshes.empty()) return absl::OkStatus();

@@ -30,13 +30,13 @@ constexpr std::chrono::seconds kBeforeDropping(5);
 constexpr std::chrono::milliseconds kSlice(20);
 constexpr size_t kLongestLine = 1 << 20;
 
-// The last signals, which the loop passes on.
+// Signals that have arrived, for the loop to pass on.
 volatile std::sig_atomic_t arrived[65];
 
 void Remember(int signal) { arrived[signal] = 1; }
 
-// Of the children that failed, the first: several may have ended before we look. (Signals do not
-// queue, so Reap says what they have left out.)
+// The first child that failed: several may have ended before we look. (Signals do not queue, so
+// Reap finds those that were missed.)
 volatile std::sig_atomic_t first_failed = 0;
 
 void RememberEnd(int, siginfo_t* info, void*) {
@@ -48,7 +48,7 @@ bool TellsToEnd(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// As nohup says of SIGHUP, and a shell of SIGINT in the background: of ranks as of dtrun.
+// As nohup ignores SIGHUP, and a shell SIGINT in the background: for the ranks as for dtrun.
 bool IsIgnored(int signal) {
   struct sigaction action = {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -60,11 +60,11 @@ void CatchSignals() {
   for (const int signal : kPassedOn) {
     if (!IsIgnored(signal)) sigaction(signal, &action, nullptr);
   }
-  std::signal(SIGPIPE, SIG_IGN);  // nobody reads what ranks say: they go on
+  std::signal(SIGPIPE, SIG_IGN);  // ranks go on if nobody reads their output
   action.sa_flags = SA_SIGINFO | SA_NOCLDSTOP;
   action.sa_sigaction = RememberEnd;
   sigaction(SIGCHLD, &action, nullptr);
-  sigset_t caught;  // whoever started us may have blocked them
+  sigset_t caught;  // the parent process may have blocked them
   sigemptyset(&caught);
   for (const int signal : kPassedOn) sigaddset(&caught, signal);
   sigaddset(&caught, SIGCHLD);
@@ -91,7 +91,7 @@ struct Pipe {
     if (!IsIgnored(signal)) std::signal(signal, SIG_DFL);
   }
   for (const int signal : {SIGCHLD, SIGPIPE}) std::signal(signal, SIG_DFL);
-  if (getppid() != parent) _exit(127);  // it died before that
+  if (getppid() != parent) _exit(127);  // dtrun died before that
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, 0);
@@ -112,7 +112,7 @@ int StatusOf(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Such a status is also what a shell ends with whose program a signal killed.
+// A shell whose program was killed by a signal also ends with such a status.
 bool IsOfSignal(int status) { return 128 < status && status <= 128 + SIGRTMAX; }
 
 }  // namespace
@@ -159,7 +159,8 @@ int Children::Wait() {
     PrintAll(static_cast<int>(kSlice.count()));
     Look();
   }
-  // What is left: no more than pipes hold, if somebody else has one and writes on.
+  // Prints what is left, but only as much as pipes hold: another process may have one and go on
+  // writing.
   for (int turn = 0; turn < kMostLeft && PrintAll(0); ++turn) {
   }
   PrintLeft();
@@ -185,15 +186,15 @@ void Children::PassSignalsOn() {
     told_to_end_ |= TellsToEnd(signal);
     SignalAll(signal);
     if (signal != SIGTSTP) continue;
-    raise(SIGSTOP);  // as the ranks; whoever lets this process go on means them, too
+    raise(SIGSTOP);  // like the ranks; who continues this process means them, too
     SignalAll(SIGCONT);
   }
 }
 
 namespace {
 
-// What one write() is given: all for a file, which never waits; for a pipe what it takes at once
-// where it has room for anything, in whole lines as far as there are some.
+// How many bytes to pass to one write(). To a file: all, since it never waits. To a pipe: what it
+// takes at once if it has room at all, in whole lines if there are any.
 size_t PieceOf(absl::string_view text, bool is_file) {
   if (is_file || text.size() <= PIPE_BUF) return text.size();
   const size_t end = text.substr(0, PIPE_BUF).rfind('\n');
@@ -222,11 +223,11 @@ void Children::Write(int to, absl::string_view text) {
   }
 }
 
-// What is there, at most a pipe full, so that signals and the other ranks have their turn. Whole
-// lines, so that those of several ranks do not mix; what is left of one when the stream ends, or
-// the line does not.
+// Prints what is there, at most a full pipe, so that signals and the other ranks have their turn.
+// Prints whole lines, so that those of several ranks do not mix; but a part of a line when the
+// stream ends, or if the line is too long.
 void Children::Print(Child& child, Stream& stream) {
-  static char buffer[65536];  // of the one thread; a small stack (ulimit -s) has no room for it
+  static char buffer[65536];  // there is one thread; a small stack (ulimit -s) has no room
   const ssize_t got = read(stream.fd, buffer, sizeof(buffer));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   const size_t known = stream.line.size();  // without an end of line
@@ -252,7 +253,7 @@ void Children::Print(Child& child, Stream& stream) {
   Write(stream.to, text);
 }
 
-// Of streams that somebody else has still: the ranks have said their last.
+// Prints the rest of streams that another process keeps open: the ranks themselves have ended.
 void Children::PrintLeft() {
   for (Child& child : children_) {
     for (Stream& stream : child.streams) {
@@ -291,7 +292,7 @@ void Children::Reap() {
         ended.si_pid != child.pid) {
       continue;
     }
-    kill(-child.pid, SIGKILL);  // what it started and left behind, while its number is not free
+    kill(-child.pid, SIGKILL);  // processes that it left behind, while its number is in use
     int status = 0;
     waitpid(child.pid, &status, 0);
     child.ended = true;
@@ -299,8 +300,8 @@ void Children::Reap() {
   }
 }
 
-// Of ranks that a signal killed, and of the others, the first one's status counts. A rank that is
-// killed comes before all others: its peers may exit for that reason before we hear of it.
+// The status of the first rank that failed counts. But ranks killed by a signal come before all
+// others, since their peers may exit because of it before we notice; the first of them counts.
 void Children::Fail(int pid, int status) {
   if (first_failed == 0) first_failed = pid;
   if (result_ == 0) failed_at_ = std::chrono::steady_clock::now();
@@ -327,7 +328,7 @@ void Children::SignalAll(int signal) {
   for (const Child& child : children_) {
     if (child.ended) continue;
     kill(-child.pid, signal);
-    if (signal == SIGTERM) kill(-child.pid, SIGCONT);  // one that is stopped hears of it as well
+    if (signal == SIGTERM) kill(-child.pid, SIGCONT);  // stopped ranks get it as well
   }
 }
 

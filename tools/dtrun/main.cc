@@ -51,7 +51,7 @@ absl::StatusOr<std::string> LocalAddress(Socket& reserved) {
   return HostPort{"127.0.0.1", port}.ToString();
 }
 
-// Of a flag that counts something; empty: it is right.
+// Checks a flag that counts something. Returns what is wrong, or an empty text.
 std::string CheckCount(const char* flag, int count) {
   constexpr int kMost = 65536;
   if (1 <= count && count <= kMost) return "";
@@ -82,7 +82,7 @@ int Run(Request request) {
   }
   if (secret.empty()) secret = RandomText();
   if (job.empty() && request.nodes == 1) job = RandomText();
-  Socket reserved;  // until all have ended: nobody tells when rank 0 listens
+  Socket reserved;  // kept until all ranks end: nothing tells when rank 0 listens
   if (request.address.empty()) {
     const auto address = LocalAddress(reserved);
     if (!address.ok()) return Refuse(std::string(address.status().message()));
@@ -107,7 +107,7 @@ int Run(Request request) {
   return children.Wait();
 }
 
-// So that no file that is opened later is taken for one of them.
+// Opens standard streams that are closed, so that no file opened later is taken for one of them.
 void OpenStandardStreams() {
   int fd = open("/dev/null", O_RDWR);
   while (0 <= fd && fd <= 2) fd = open("/dev/null", O_RDWR);
@@ -127,7 +127,7 @@ int Main(int argc, char** argv) {
                  "several machines.");
   app.add_option("--grace", request.grace_seconds,
                  "Seconds that the others have to end by themselves after one has failed.");
-  // Its own environment may be that of a rank: in a job of Slurm's, or under another dtrun.
+  // Its own environment may be that of a rank: in a Slurm job, or under another dtrun.
   if (const auto status = ParseLauncherLine(app, argc, argv, request.command)) return *status;
   return Run(std::move(request));
 }

@@ -17,7 +17,7 @@ absl::Status Refused(absl::string_view text, absl::string_view why) {
                           "(1024 x 1024 bytes each), 1.5GB (1000 x 1000 x 1000) or 4096"});
 }
 
-// Bytes of a unit; 0: there is none such.
+// The number of bytes in a unit; 0 if there is no such unit.
 int64_t BytesOf(absl::string_view unit) {
   if (unit.empty() || absl::EqualsIgnoreCase(unit, "B")) return 1;
   for (const bool binary : {true, false}) {
@@ -39,7 +39,8 @@ struct Decimal {
   bool fits = true;
 };
 
-// "12.50", of digits and one point at most; zeros at the end of a fraction do not count.
+// Reads a text such as "12.50": digits and at most one point. Trailing zeros of a fraction are
+// dropped.
 Decimal ReadDecimal(absl::string_view number) {
   Decimal read;
   const size_t point = number.find('.');

@@ -22,7 +22,7 @@
 namespace dtensor {
 namespace {
 
-// The option of the app that an argument names: --a_b=c is --a-b. Null: none.
+// The option of the app that an argument names: --a_b=c names --a-b. Null if there is none.
 const CLI::Option* OptionNamed(const CLI::App& app, const std::string& argument) {
   if (!absl::StartsWith(argument, "--")) return app.get_option_no_throw(argument.substr(0, 2));
   std::string flag = argument.substr(0, argument.find('='));
@@ -30,8 +30,8 @@ const CLI::Option* OptionNamed(const CLI::App& app, const std::string& argument)
   return app.get_option_no_throw(flag);
 }
 
-// How many of the arguments are a launcher's own: those before the command, or before what begins
-// like a flag and is none.
+// How many of the arguments are the launcher's own: those before the command, or before an argument
+// that looks like a flag but is none of the launcher's.
 int OwnArguments(const CLI::App& app, int argc, char** argv) {
   int i = 1;
   for (; i < argc && argv[i][0] == '-'; ++i) {
@@ -45,7 +45,7 @@ int OwnArguments(const CLI::App& app, int argc, char** argv) {
   return std::min(i, argc);
 }
 
-// The names of flags with hyphens.
+// The arguments, with hyphens in the names of flags.
 std::vector<std::string> Arguments(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   for (std::string& argument : arguments) {
@@ -56,7 +56,7 @@ std::vector<std::string> Arguments(int argc, char** argv) {
   return arguments;
 }
 
-// The command that was given, in a command where that has its own; or the program.
+// The innermost command that was given; without a command, the program.
 const CLI::App& Given(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : Given(*parsed[0]);
@@ -83,7 +83,7 @@ std::string ExplainCommand(const CLI::App& app, const std::vector<std::string>& 
                       " (--help explains them)");
 }
 
-// An argument that no flag takes.
+// Explains an argument that belongs to no flag.
 std::string ExplainUnknown(const CLI::App& app, const std::string& argument) {
   if (!absl::StartsWith(argument, "-")) {
     return absl::StrCat("\"", Shortened(argument),
@@ -97,7 +97,7 @@ std::string ExplainUnknown(const CLI::App& app, const std::string& argument) {
   return absl::StrCat("there is no flag ", Shortened(name), DidYouMean(name, flags));
 }
 
-// What CLI11 says, where it can be understood.
+// CLI11's message, or a clearer one.
 std::string ExplainOther(const CLI::ParseError& error) {
   const std::string what = error.what();
   if (error.get_name() != "ArgumentMismatch") return what;
@@ -111,7 +111,7 @@ std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   const bool is_flag = &given != &app && !unknown.empty() && absl::StartsWith(unknown[0], "-");
   if (!CommandsOf(given).empty() && !is_flag) return ExplainCommand(given, unknown);
-  // A flag that is misspelled may be the one that is missing.
+  // A misspelled flag comes first: it may be the one that is missing.
   return absl::StrCat(unknown.empty() ? ExplainOther(error) : ExplainUnknown(given, unknown[0]),
                       "; `", CommandName(app), " --help` lists the flags");
 }
@@ -136,19 +136,19 @@ std::string ErrorJson(const CLI::App& app, const absl::Status& error) {
   if (const std::string flag = FlagOf(error.message()); !flag.empty()) json["flag"] = flag;
   json["message"] = OneLine(error.message());
   const nlohmann::ordered_json object = {{"error", json}};
-  // What was typed may be no UTF-8.
+  // The user's text may not be UTF-8.
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 void Report(const CLI::App& app, const absl::Status& error, bool json) {
-  // The line on stderr says all; if stdout fails, there is no third place.
+  // The line on stderr has everything; if stdout fails, there is no other place to report it.
   if (json) Print(ErrorJson(app, error)).IgnoreError();
   PrintError(CommandName(app), error.message());
 }
 
 bool HasJson(const CLI::App& app) { return app.get_option_no_throw("--json") != nullptr; }
 
-// Whether JSON was asked for, of arguments that cannot be parsed.
+// Whether arguments that cannot be parsed ask for JSON.
 bool AsksForJson(const CLI::App& app, const std::vector<std::string>& arguments) {
   const std::vector<const CLI::App*> commands =
       app.get_subcommands([](const CLI::App* command) { return HasJson(*command); });
@@ -170,7 +170,7 @@ void AddHelpers(CLI::App& app, std::string& shell, std::string& helped) {
   app.add_subcommand("help", "explains a command")->add_option("command", helped, "which one");
 }
 
-// `help COMMAND` is `COMMAND --help`. Refuses a command that there is not.
+// Turns `help COMMAND` into `COMMAND --help`. Refuses unknown commands.
 absl::Status Rewrite(const CLI::App& app, std::vector<std::string>& arguments) {
   const std::vector<std::string> commands = CommandsOf(app);
   if (commands.empty() || arguments.empty() || arguments[0] != "help") return absl::OkStatus();
@@ -204,7 +204,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, bool s
   };
   if (const absl::Status known = Rewrite(app, arguments); !known.ok()) return refuse(known);
   try {
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
     app.parse(arguments);
   } catch (const CLI::Success& asked) {
     std::ostringstream out;
@@ -229,7 +229,7 @@ std::optional<int> ParseLauncherLine(CLI::App& app, int argc, char** argv,
   const int own = OwnArguments(app, argc, argv);
   const bool marked = own < argc && argv[own] == absl::string_view("--");
   if (own < argc && argv[own][0] == '-' && !marked) return refuse(ExplainUnknown(app, argv[own]));
-  // CLI11 never sees the command: it takes "[a,b]" for two arguments.
+  // CLI11 never sees the command: it would read "[a,b]" as two arguments.
   if (const auto status = ParseCommandLine(app, own, argv, /*speaks=*/true)) return status;
   command.assign(argv + own + (marked ? 1 : 0), argv + argc);
   if (command.empty()) return refuse("there is no program to start");

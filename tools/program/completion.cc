@@ -13,8 +13,8 @@
 namespace dtensor {
 namespace {
 
-// What the two shells do differently: the word that is completed and the one before it, and how
-// the answer is given. FUNCTION is the name of the function, PROGRAM that of the program.
+// How the two shells differ: how they pass the word to complete and the one before it, and how they
+// take the answer. FUNCTION stands for the function's name, PROGRAM for the program's.
 constexpr absl::string_view kBash =
     R"sh(# Completion for bash; to have it now: source <(PROGRAM completion bash)
 FUNCTION_words() { COMPREPLY=($(compgen -W "$*" -- "$cur")); }
@@ -45,7 +45,7 @@ FUNCTION() {
   fi
   for word in "${(@)words[2,CURRENT-1]}"; do
 )sh";
-// From here on they are one.
+// The rest is the same for both shells.
 constexpr absl::string_view kBody = R"sh(    case $word in
       (COMMANDS) command=$word; break ;;
     esac
@@ -68,7 +68,7 @@ std::string FlagsOf(const CLI::App& app) {
   return absl::StrJoin(flags, " ");
 }
 
-// What comes after each flag that takes a value.
+// The shell code that completes what comes after each flag that takes a value.
 std::string ValuesOf(const CLI::App& app, const std::string& command) {
   std::string cases;
   for (const CLI::Option* option : app.get_options()) {

@@ -19,8 +19,8 @@
 namespace dtensor {
 namespace {
 
-// The functions below replace a value by the text that CLI11 cannot take for another one (it would
-// read 010 as 8), and say what is wrong, or nothing.
+// The functions below replace a value by a text that CLI11 cannot misread (it would read 010 as 8).
+// They return what is wrong, or an empty text.
 
 template <typename T>
 std::string ReadWhole(std::string& text, absl::string_view wanted) {
@@ -54,7 +54,7 @@ std::string ReadWord(const std::string& text, std::vector<std::string> words) {
                       absl::StrJoin(words, ", "), " or ", last);
 }
 
-// How values of this type are read; null: as they come.
+// Returns the function that reads values of the option's type; null: they are taken as they are.
 std::function<std::string(std::string&)> ReaderOf(const CLI::Option& option) {
   const std::string all = option.get_type_name();
   const std::string type = all.substr(0, all.find(':'));  // of "INT:INT in [1 - 9]" as well

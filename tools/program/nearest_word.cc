@@ -8,7 +8,7 @@
 namespace dtensor {
 namespace {
 
-// Optimal string alignment: Levenshtein's distance, with a swap of neighbours as one change.
+// Optimal string alignment: the Levenshtein distance, with a swap of neighbours as one change.
 size_t Distance(absl::string_view a, absl::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -29,7 +29,7 @@ size_t Distance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 std::string NearestWord(absl::string_view word, absl::Span<const std::string> words) {
-  constexpr size_t kLongest = 100;  // nobody's flag, and the table has its square
+  constexpr size_t kLongest = 100;  // no flag is longer; the table has its square
   if (word.size() > kLongest) return "";
   std::string nearest;
   size_t least = std::max<size_t>(1, word.size() / 3) + 1;

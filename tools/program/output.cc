@@ -15,7 +15,7 @@
 namespace dtensor {
 
 absl::Status Print(absl::string_view text) {
-  // A stream loses what it holds where a signal interrupts its write.
+  // Written without the stream: a stream loses its buffer if a signal interrupts its write.
   if (std::fflush(stdout) == 0 && WriteAll(STDOUT_FILENO, text.data(), text.size())) {
     return absl::OkStatus();
   }

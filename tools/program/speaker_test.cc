@@ -7,7 +7,7 @@
 namespace dtensor {
 namespace {
 
-// One of four that mpirun has started on two hosts: nothing says where rank 0 is.
+// One of four processes that mpirun started on two hosts: nothing tells where rank 0 is.
 void SetRank(const char* rank) {
   setenv("OMPI_COMM_WORLD_RANK", rank, 1);
   setenv("OMPI_COMM_WORLD_SIZE", "4", 1);

@@ -1,4 +1,4 @@
-// What the fixture of conformance suites hands back; run on threads here, and as processes by
+// What the fixture of conformance suites returns. Runs on threads here, and as processes in
 // //tests/conformance.
 #include "dtensor/tensor/testing/suite_ranks.h"
 

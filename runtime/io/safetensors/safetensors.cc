@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// The bytes of its data.
+// Returns the size of its data in bytes.
 absl::StatusOr<int64_t> CheckEntry(const SafetensorsEntry& entry) {
   if (entry.name == kSafetensorsMetadata) {
     return InvalidArgument({"this name is the metadata's; take another"});
@@ -67,7 +67,7 @@ class HeaderText {
   }
 
   int64_t data_bytes() const { return end_; }
-  // Behind its length; padded, so that tensors are aligned.
+  // The header, preceded by its length and padded so that tensors are aligned.
   std::string WithLength() const {
     const uint64_t length = (text_.size() + 2 + 7) / 8 * 8;
     std::string text(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -77,7 +77,7 @@ class HeaderText {
   }
 
  private:
-  // Whether so many bytes more fit. Braces, separators and padding count, too.
+  // Checks that `more` bytes still fit. Braces, separators and padding count, too.
   absl::Status CheckLength(size_t more) const {
     if (text_.size() + more + 12 <= kMaxSafetensorsHeaderBytes) return absl::OkStatus();
     return InvalidArgument({"the header becomes too long; it has ",

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// As Hugging Face's library takes it: an index of a million tensors is smaller.
+// What Hugging Face's library accepts. An index of a million tensors is smaller.
 constexpr int64_t kMaxIndexBytes = kMaxSafetensorsHeaderBytes;
 
 bool Exists(const std::string& path) {
@@ -23,7 +23,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-// No path that leads elsewhere.
+// Whether it is the name of a file in the folder, and no path that leads elsewhere.
 bool IsPlainName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;

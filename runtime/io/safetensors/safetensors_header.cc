@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// A tensor, or the metadata, as far as it is read.
+// A tensor or the metadata, as far as it has been read.
 struct Entry {
   std::string name;
   std::set<std::string> members;
@@ -44,9 +44,9 @@ absl::StatusOr<SafetensorsInfo> InfoOf(const Entry& entry) {
                           " to ", absl::StrCat(end)});
 }
 
-// What the parser of nlohmann calls for each part of the text. The functions return false to stop
-// it. An object of objects of lists: the header is at depth 1, a tensor at 2, a list at 3. What is
-// nested more deeply may be nested without end.
+// nlohmann's parser calls these functions for each part of the text. They return false to stop it.
+// The text is an object of objects of lists: the header is at depth 1, a tensor at 2, a list at 3.
+// Anything deeper may be nested without limit.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   absl::StatusOr<SafetensorsHeader> Result() {
@@ -133,13 +133,13 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
  private:
-  // Whether the member that is read has a meaning.
+  // Whether the current member has a meaning.
   bool IsKnown() const {
     return entry_.is_metadata() || member_ == "dtype" || member_ == "shape" ||
            member_ == "data_offsets";
   }
 
-  // A value that is not what its place wants, unless nothing is wanted there.
+  // Handles a value of the wrong kind: an error, unless its place is ignored.
   bool Other(absl::string_view value) {
     if (depth_ == 0) return Fail("the header is no JSON object");
     if (depth_ == 1) return FailEntry("is no JSON object");
@@ -173,8 +173,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
   int depth_ = 0;
   Entry entry_;                           // at depth 2 and 3
   std::string member_;                    // of the entry
-  std::vector<int64_t>* list_ = nullptr;  // where numbers go at depth 3; none if nobody asks
-  size_t most_ = 0;                       // of them
+  std::vector<int64_t>* list_ = nullptr;  // where numbers go at depth 3; null: ignored
+  size_t most_ = 0;                       // numbers in list_
 };
 
 }  // namespace

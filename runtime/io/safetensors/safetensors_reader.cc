@@ -36,7 +36,7 @@ absl::Status CheckOrdinary(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Too many files of this process or machine are open: that says nothing of this one.
+// If this process or machine has too many open files, that says nothing about this one.
 absl::Status CannotOpen(const std::string& path, int reason) {
   const std::string message =
       absl::StrCat("cannot read '", path, "': ", std::generic_category().message(reason));
@@ -44,7 +44,7 @@ absl::Status CannotOpen(const std::string& path, int reason) {
   return absl::ResourceExhaustedError(absl::StrCat(message, "; raise `ulimit -n`"));
 }
 
-// Stretches of a file, in order: those that follow each other are read at once.
+// Reads stretches of a file in order. Adjacent stretches are read together.
 class StretchReader {
  public:
   StretchReader(int descriptor, std::byte* out) : descriptor_(descriptor), out_(out) {}
@@ -59,7 +59,7 @@ class StretchReader {
     bytes_ = bytes;
     return true;
   }
-  // False where the file has ended before, or cannot be read.
+  // Returns false if the file ends too early or cannot be read.
   bool Flush() {
     while (bytes_ > 0) {
       const ssize_t got = pread(descriptor_, out_, bytes_, begin_);
@@ -83,7 +83,7 @@ bool ReadAt(int descriptor, int64_t begin, size_t bytes, void* out) {
   return reader.Add(begin, static_cast<int64_t>(bytes)) && reader.Flush();
 }
 
-// As many bytes as its length, which the file begins with, says.
+// Reads as many bytes as the length at the beginning of the file says.
 absl::StatusOr<std::string> ReadHeader(int descriptor, int64_t file_bytes) {
   std::array<unsigned char, 8> prefix = {};
   if (file_bytes < 8 || !ReadAt(descriptor, 0, 8, prefix.data())) {
@@ -129,7 +129,7 @@ std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& ten
                       others == 0 ? "" : absl::StrCat(" and ", others, " others"));
 }
 
-// The region of a tensor [shape...] of elements of `element` bytes that begins at byte `begin`.
+// Adds the region of a tensor [shape...] of elements of `element` bytes. It begins at byte `begin`.
 bool AddRegion(StretchReader& reader, int64_t begin, absl::Span<const int64_t> shape,
                absl::Span<const IndexSet> region, int64_t element) {
   if (region.empty()) return reader.Add(begin, element);
@@ -167,7 +167,7 @@ class SafetensorsReader::OpenFile {
 
   bool is_ok() const { return is_ok_; }
   int64_t bytes() const { return status_.st_size; }
-  // Nobody has written to it since it was opened, as far as its time says.
+  // Whether nobody has written to it since it was opened, as far as its timestamp shows.
   bool IsUnchanged() const {
     struct stat now = {};
     return fstat(descriptor, &now) == 0 && now.st_size == status_.st_size &&
@@ -219,7 +219,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   SafetensorsReader reader;
   reader.path_ = path;
   DT_RETURN_IF_ERROR(CheckOrdinary(path));
-  // By one descriptor from here on: another file may take the place of this one.
+  // Only this descriptor is used from here on: another file may take the place of this one.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return CannotOpen(path, errno);
   reader.file_ = std::make_shared<const OpenFile>(descriptor);
@@ -249,7 +249,7 @@ absl::StatusOr<uint32_t> SafetensorsReader::SampledCrc32c() const {
   uint32_t crc = header_crc32c_;
   std::array<char, kPieceBytes> piece = {};
   for (int64_t i = 0; i < kPieces; ++i) {
-    // The last one ends where the data end.
+    // The last piece ends where the data end.
     const int64_t begin = data_begin_ + (data_end_ - bytes - data_begin_) / (kPieces - 1) * i;
     const int64_t at = i == kPieces - 1 ? data_end_ - bytes : begin;
     if (!ReadAt(file_->descriptor, at, bytes, piece.data())) return HasChanged(path_, "its data");

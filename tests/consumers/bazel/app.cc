@@ -1,5 +1,5 @@
-// A program that uses dtensor, whichever way it is built: a mesh, a tensor that is redistributed, a
-// model of its own and a plan for it. Two ranks: threads, or processes where a launcher starts it.
+// A program that uses dtensor, for every build system: a mesh, a tensor that is redistributed, a
+// model of its own and a plan for it. Its two ranks are threads, or processes under a launcher.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is refused has status 2, whatever the library calls it.
+// A checkpoint that is refused has exit status 2, whatever the library's error code.
 absl::StatusOr<CheckpointReader> Open(const CheckpointFlags& flags) {
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(flags.path);
   if (reader.ok()) return reader;
@@ -34,7 +34,7 @@ int64_t BytesOf(const CheckpointTensor& tensor) {
   return NumElements(tensor.shape) * SizeOf(tensor.dtype);
 }
 
-// A text of many lines in one.
+// Puts a text of many lines into one.
 std::string InOneLine(absl::string_view text) {
   constexpr size_t kMost = 100;
   std::string line = absl::StrReplaceAll(text, {{"\n", "; "}});

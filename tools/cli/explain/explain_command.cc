@@ -47,7 +47,8 @@ std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request
   return text + "\n";
 }
 
-// Whether the step can be made where nothing is split: what is refused then is no matter of a plan.
+// Checks that the step can be made with nothing split. If that is refused, the plan is not the
+// reason.
 absl::Status CheckUnsplit(TrainingStep step) {
   step.plan = ParallelPlan();
   step.recompute.clear();
@@ -55,7 +56,7 @@ absl::Status CheckUnsplit(TrainingStep step) {
   return Simulate(0, 1, [&](Context& context) { return CountStep(context, step).status(); });
 }
 
-// What a refused step is about: the flag of its plan, or another one.
+// The flag that is to blame for a refused step: that of its plan, or another one.
 std::string FlagOf(absl::string_view plan_flag, const ExplainFlags& flags, const TrainingStep& step,
                    const absl::Status& refused) {
   if (absl::StartsWith(refused.message(), "recompute ")) return "--";
@@ -86,7 +87,7 @@ absl::Status CheckMemory(const ExplainFlags& flags) {
   return InvalidArgument({"--memory: it is of one plan; leave --compare out"});
 }
 
-// What is printed of one plan, and whether it fits.
+// What is printed about one plan, and whether the plan fits.
 Outcome Report(const ExplainFlags& flags, const Explanation& explanation, bool json, Json report,
                std::string text) {
   const int64_t peak = explanation.rank.memory.peak;
@@ -102,7 +103,7 @@ Outcome Report(const ExplainFlags& flags, const Explanation& explanation, bool j
 
 using Draw = absl::StatusOr<std::string> (*)(Module& model);
 
-// The step's plan on its model. Errors begin with the flag that asked for it.
+// Draws the step's plan on its model. Errors begin with the flag that asked for it.
 absl::StatusOr<std::string> DrawPlan(absl::string_view flag, Draw draw, const TrainingStep& step) {
   std::string picture;
   const absl::Status drawn =

@@ -18,7 +18,7 @@ std::string Escaped(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
-// Parts of one bar, from left to right: how long, and in what colour.
+// One bar. Its parts, from left to right, have a length and a colour.
 struct Bar {
   std::string label, value;
   std::vector<std::pair<double, const char*>> parts;
@@ -33,7 +33,7 @@ std::string TextAt(double x, double y, const std::string& text, const char* more
   return absl::StrFormat("<text x=\"%g\" y=\"%g\"%s>%s</text>\n", x, y, more, Escaped(text));
 }
 
-// Bars below each other, the longest over the whole width. Moves `y` below them.
+// Draws bars below each other, the longest over the whole width. Moves `y` below them.
 std::string DrawBars(const std::string& title, const std::vector<Bar>& bars, double& y) {
   std::string svg = TextAt(0, y + kBar, title, " font-weight=\"bold\"");
   y += kRow * 1.3;

@@ -17,7 +17,7 @@
 namespace dtensor::cli {
 namespace {
 
-// Bytes of tensors are counted in int64, and a step has many tensors; pairs of positions as well.
+// Bytes of tensors and pairs of positions are counted in int64, and a step has many tensors.
 constexpr int64_t kMostTokens = int64_t{1} << 32, kMostPositions = int64_t{1} << 31;
 constexpr int kMostRanks = 1 << 20;
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadModel(const ExplainFlags& flags) {
   return text.ok() ? text : AboutFlag(flags.model_flag, text.status());
 }
 
-// Positions that the model has; 0 where its configuration does not say it, and need not.
+// The number of positions of the model; 0 if its configuration does not give it, and need not.
 int64_t PositionsOf(const std::string& config) {
   const auto json = nlohmann::json::parse(config, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return 0;
@@ -35,7 +35,7 @@ int64_t PositionsOf(const std::string& config) {
     const auto found = json.find(member);
     if (found != json.end() && found->is_number_integer()) return found->get<int64_t>();
   }
-  // What Hugging Face's classes have in place of it.
+  // The defaults of Hugging Face's classes.
   const std::string type = ModelTypeOf(config).value_or("");
   return type == "bert" ? BertConfig().positions : type == "gpt2" ? Gpt2Config().positions : 0;
 }
@@ -84,7 +84,7 @@ absl::StatusOr<DType> ParseFloat(const std::string& name) {
       {"--dtype: '", name, "' is no type of a model; take f32, f64, bf16 or f16"});
 }
 
-// A model that makes anything but logits of tokens has no loss of its own.
+// A model whose output is not logits of tokens has no loss of its own.
 absl::StatusOr<StepLoss> LossFor(const std::string& config) {
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
   const bool simple = model->operand_names().size() == 1 && model->result_names().size() == 1;

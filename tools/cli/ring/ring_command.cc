@@ -29,7 +29,7 @@ int64_t Sum(const std::vector<RingMessage>& messages) {
   return bytes;
 }
 
-// What all ranks do in a step: a list with an entry for each rank under every key.
+// What all ranks do in a step: each key has a list with an entry for each rank.
 Json StepJson(const RingStep& step) {
   std::vector<int> sources;
   std::vector<std::string> cases;
@@ -56,7 +56,8 @@ Json LinksJson(const RingSchedule& schedule) {
   return links;
 }
 
-// Attention whose sequences lie as the ring's, with gradients: what its operator would choose from.
+// The plans that the attention operator would choose from, for sequences laid out as the ring's and
+// with gradients.
 absl::StatusOr<std::vector<AttentionPlan>> Plans(const RingProblem& ring, const CostModel& links) {
   AttentionProblem problem;
   DT_ASSIGN_OR_RETURN(problem.q, Layout::Create(ring.q.mesh(), {{}, ring.q.dim(0), {}, {}}));

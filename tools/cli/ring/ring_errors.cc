@@ -24,7 +24,7 @@ absl::StatusOr<Tensor> Converted(Device& device, const Tensor& tensor, DType dty
   return converted;
 }
 
-// Row-major in the order of the reference, which is the kernels'.
+// The inputs, row-major in the order of dimensions of the reference, which is that of the kernels.
 absl::StatusOr<AttentionInputs> Values(const RingInputs& inputs) {
   AttentionInputs values;
   DT_ASSIGN_OR_RETURN(values.q, ToDoubles(ForKernel(inputs.q)));
@@ -43,13 +43,14 @@ absl::StatusOr<AttentionDoubles> Values(const RingOutputs& outputs) {
   return values;
 }
 
-// Between floats. Of few elements, two roundings of lse to f32 may well differ by more than 1.4.
+// The spacing of floats. With few elements, two roundings of lse to f32 may well differ by more
+// than 1.4.
 constexpr double kSpacing = 0x1p-23;
 
 double FixedLimit(DType dtype) { return dtype == DType::kF64 ? 1e-13 : 3e-6; }
 
-// The sizes of the terms that each result is a sum of: o adds values, dv gradients of o; a score's
-// gradient is a difference of two products of these.
+// The sizes of the terms that each result sums: o sums values, and dv gradients of o; the gradient
+// of a score is a difference of two products of these.
 absl::StatusOr<std::array<long double, 5>> TermSizes(const RingInputs& inputs) {
   const auto size = [](const Tensor& tensor) -> absl::StatusOr<long double> {
     DT_ASSIGN_OR_RETURN(const Doubles values, ToDoubles(tensor));
@@ -93,7 +94,7 @@ absl::StatusOr<std::array<RingError, 5>> CompareWith(const AttentionValues<T>& w
   return errors;
 }
 
-// The kernels' results in f64, whose tensors go when it returns.
+// The kernels' results in f64. Their tensors are freed when it returns.
 absl::StatusOr<AttentionDoubles> WideValues(Device& device, const RingProblem& problem,
                                             const RingInputs& inputs, const TellFraction& tell) {
   DT_ASSIGN_OR_RETURN(const RingOutputs wide,
@@ -101,7 +102,7 @@ absl::StatusOr<AttentionDoubles> WideValues(Device& device, const RingProblem& p
   return Values(wide);
 }
 
-// The values of the inputs go when it returns.
+// The copied values of the inputs are freed when it returns.
 absl::StatusOr<AttentionReference> Reference(const RingProblem& problem, const RingInputs& inputs,
                                              const TellFraction& tell) {
   DT_ASSIGN_OR_RETURN(const AttentionInputs values, Values(inputs));
@@ -109,19 +110,19 @@ absl::StatusOr<AttentionReference> Reference(const RingProblem& problem, const R
   return ReferenceAttention(ReferenceOf(problem, scale), values, tell);
 }
 
-// `done` of a part of the work that goes from `begin` to `end` of the whole.
+// Converts the progress of a part of the work, which goes from `begin` to `end` of the whole.
 TellFraction Between(double begin, double end, const TellFraction& tell) {
   if (!tell) return {};
   return [=](double done) { tell(begin + done * (end - begin)); };
 }
 
-// Tensors of all heads, as kernels see them, and the statistics of each query.
+// Tensors of all heads, in the kernels' order of dimensions, and the statistics of each query.
 struct OneRank {
   Tensor q, k, v, dout, o, dq, dk, dv;
   Tensor lse, delta;
 };
 
-// The queries of one key head. Heads share nothing.
+// Runs the queries of one key head. Heads share nothing.
 absl::Status RunKeyHead(Device& device, const OneRank& all, const kernels::AttentionStep& step,
                         int64_t kv_head) {
   const int64_t group = all.q.size(2) / all.k.size(2);
@@ -182,7 +183,7 @@ absl::StatusOr<std::array<RingError, 5>> Compare(Device& device, const RingProbl
     DT_ASSIGN_OR_RETURN(const AttentionReference want, Reference(problem, inputs, tell));
     return CompareWith(want, device, problem, inputs, outputs, {});
   }
-  // Of 16 bits there is a run in them besides, which takes half as long.
+  // 16-bit types are also run in their own type, which takes half as long.
   const double wide = SizeOf(problem.dtype) == 2 ? 2.0 / 3 : 1;
   DT_ASSIGN_OR_RETURN(const AttentionDoubles want,
                       WideValues(device, problem, inputs, Between(0, wide, tell)));

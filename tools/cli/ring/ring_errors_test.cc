@@ -1,4 +1,4 @@
-// What is said of right results, and of wrong ones.
+// What is reported about right results, and about wrong ones.
 #include "dtensor/tools/cli/ring/ring_errors.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ RingProblem Problem(const std::string& mask, DType dtype, int64_t seq = 21) {
   return problem;
 }
 
-// What is said of the kernels on one rank.
+// What is reported about the kernels on one rank.
 std::array<RingError, 5> ErrorsOfOneRank(const RingProblem& problem) {
   const auto device = MakeCpuDevice();
   const RingInputs inputs = RandomInputs(*device, problem).value();

@@ -7,12 +7,12 @@
 namespace dtensor::cli {
 namespace {
 
-// Time for a pair, f32 kernels being 1: measured on one core, head_dim 64.
+// Time for a pair relative to f32 kernels, measured on one core with head_dim 64.
 constexpr double kNarrow = 1, kWide = 2, kReference = 200;
 
 int64_t CoresFor(int64_t parts, int cores) { return std::clamp<int64_t>(parts, 1, cores); }
 
-// What the results are held against.
+// The time to compute what the results are compared with.
 double ComparisonTime(const RingProblem& problem, int cores) {
   const int64_t heads = problem.batch * problem.kv_heads;
   if (problem.dtype == DType::kF64) {
@@ -32,7 +32,8 @@ double RingShare(const RingProblem& problem, int cores) {
 
 namespace {
 
-// Steps in which keys and values move, forward and backward, and those in which gradients do.
+// The number of steps that move keys and values, forward and backward, plus those that move
+// gradients.
 int64_t Exchanges(const RingSchedule& schedule) {
   int64_t exchanges = 0;
   for (const RingStep& step : schedule.steps()) {

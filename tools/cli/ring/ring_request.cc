@@ -31,7 +31,7 @@ absl::StatusOr<Pattern> ParsePattern(absl::string_view text) {
       {"--pattern: \"", text, "\" is no pattern; take ring, zigzag, striped or double_ring"});
 }
 
-// The mesh is the ring.
+// Checks that the mesh has as many axes as the pattern: the mesh is the ring.
 absl::Status CheckAxes(const Pattern& pattern, const DeviceMesh& mesh) {
   if (mesh.num_axes() == pattern.axes) return absl::OkStatus();
   return InvalidArgument(
@@ -40,7 +40,7 @@ absl::Status CheckAxes(const Pattern& pattern, const DeviceMesh& mesh) {
        "; ", mesh.ToString(), " has ", absl::StrCat(mesh.num_axes())});
 }
 
-// A schedule has a turn for each rank in each of as many steps.
+// A schedule has as many steps as ranks, each with an entry for each rank.
 absl::Status CheckSize(const DeviceMesh& mesh) {
   if (mesh.size() <= 1024) return absl::OkStatus();
   return InvalidArgument(
@@ -55,7 +55,7 @@ absl::StatusOr<DeviceMesh> ParseRingMesh(const RingFlags& flags, const Pattern& 
   return *mesh;
 }
 
-// What RingSchedule::Create would refuse as well, but without the flag's name.
+// RingSchedule::Create would refuse the same, but without the flag's name.
 absl::Status CheckNumbers(const RingProblem& problem) {
   struct Number {
     absl::string_view flag;
@@ -88,7 +88,7 @@ absl::StatusOr<AttentionMask> ParseMask(absl::string_view text, int64_t length) 
   return fits.ok() ? mask : AboutFlag("--mask", fits);
 }
 
-// What the flags say in numbers; what is not given has its default.
+// The numbers that the flags give, with defaults for those that are not given.
 absl::StatusOr<RingProblem> ParseSizes(const RingFlags& flags) {
   if (!flags.seq) {
     return InvalidArgument(

@@ -25,7 +25,8 @@ namespace {
 
 constexpr int kMaxRanks = 64;
 
-// The rows of `all` at `positions` of its dimension 1, and those of `part`, [b, s, h, d] both.
+// Copies between the rows of `all` at `positions` of its dimension 1 and the rows of `part`. Both
+// are [b, s, h, d].
 enum class Copy { kFromAll, kToAll };
 void CopyRows(const Tensor& all, const Tensor& part, const IndexSet& positions, Copy direction) {
   const int64_t element = SizeOf(all.dtype()), bytes = all.size(3) * element;
@@ -45,7 +46,7 @@ void CopyRows(const Tensor& all, const Tensor& part, const IndexSet& positions, 
   }
 }
 
-// [b, h, s] as [b, s, h, 1].
+// Views [b, h, s] as [b, s, h, 1].
 Tensor RowsOf(const Tensor& lse) {
   const Dims& n = lse.shape();
   const Dims& strides = lse.strides();
@@ -148,7 +149,7 @@ int64_t PlannedBytes(const RingSchedule& schedule) {
   return bytes;
 }
 
-// The tensors whole, the ranks' parts of them, and what the comparison takes, mostly long doubles.
+// The whole tensors, the ranks' parts of them, and the comparison, which uses mostly long doubles.
 double MemoryNeeded(const RingSchedule& schedule) {
   const RingProblem& p = schedule.problem();
   const double elements = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.q_length) *
@@ -163,7 +164,7 @@ absl::Status CheckRunnable(const RingSchedule& schedule) {
     return InvalidArgument({"--mesh: ", absl::StrCat(ranks), " ranks are too many threads; take ",
                             absl::StrCat(kMaxRanks), " or fewer, or leave --run out"});
   }
-  // The rest of the machine needs some, too.
+  // Other programs on the machine need some, too.
   const double needed = MemoryNeeded(schedule), free = static_cast<double>(MemoryAvailable());
   if (needed <= free / 8 * 7) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -216,7 +217,7 @@ std::string ReportJson(const RingSchedule& schedule, const RingFlags& flags,
   return JsonText(json);
 }
 
-// A file's sizes are the flags that are not given.
+// The file's sizes are taken for flags that are not given.
 absl::StatusOr<std::optional<SafetensorsReader>> OpenInput(RingFlags& flags) {
   if (!flags.in) return std::nullopt;
   absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(*flags.in);
@@ -251,7 +252,7 @@ absl::StatusOr<RingReport> RunAndCompare(const RingSchedule& schedule,
   return report;
 }
 
-// JSON is for programs: they get no progress unasked.
+// JSON is for programs: they get progress only if they ask for it.
 absl::StatusOr<RingReport> RunAndShow(const RingSchedule& schedule,
                                       const std::optional<SafetensorsReader>& file,
                                       const RingFlags& flags, bool json) {
@@ -269,13 +270,13 @@ absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedul
   Shared shared = {schedule, inputs};
   DT_ASSIGN_OR_RETURN(shared.run.outputs, EmptyOutputs(device, schedule.problem()));
   const auto run = [&](Communicator& communicator, Device& of_rank) -> absl::Status {
-    if (!mesh.Contains(communicator.rank())) return absl::OkStatus();  // it stands by
+    if (!mesh.Contains(communicator.rank())) return absl::OkStatus();  // not in the mesh: idle
     std::optional<RingStepCounter> counter;
     if (tell && communicator.rank() == mesh.RankOf(0))
       counter.emplace(communicator, schedule, tell);
     return Rank(shared, communicator, of_rank).Run();
   };
-  // Many threads share few cores, so a peer may be busy for long.
+  // Many threads share few cores, so a peer may take long.
   DT_RETURN_IF_ERROR(RunLocalRanks(
       WorldSize(mesh), run, {.timeout_seconds = 3600, .pin_threads = CanPin(WorldSize(mesh))}));
   return shared.run;

@@ -50,7 +50,7 @@ absl::StatusOr<SafetensorsInfo> FindFloats(const SafetensorsReader& file, absl::
                              "; give [batch, heads, seq, head_dim] in F64, F32, BF16 or F16"));
 }
 
-// All sizes come from q, but for the number of heads of k.
+// All sizes come from q, except the number of heads of k.
 absl::Status CheckShapes(const SafetensorsReader& file, const Dims& q, const Dims& k) {
   const Dims keys = {q[0], k[1], q[2], q[3]};
   for (const auto& [name, shape] :
@@ -64,7 +64,7 @@ absl::Status CheckShapes(const SafetensorsReader& file, const Dims& q, const Dim
   return absl::OkStatus();
 }
 
-// A flag that is not given follows the file.
+// Sets a flag that is not given from the file.
 absl::Status DeriveAssignment(absl::string_view name, int64_t size, const SafetensorsReader& file,
                               std::optional<int64_t>& flag) {
   if (flag.value_or(size) != size) {
