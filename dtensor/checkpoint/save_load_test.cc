@@ -1,6 +1,4 @@
 // What is saved with one layout is loaded with another: every element bit by bit, written once.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -601,37 +599,6 @@ TEST(SaveLoad, ARenameWhoseAnswerIsLostIsNoSuccess) {
   EXPECT_THAT(SaveAt(SavedPlaces()[5], files, 8),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 8 is not saved")));
   DT_EXPECT_OK(SaveAt(SavedPlaces()[5], files, 9));
-}
-
-// Ranks that are threads have one limit: 8 times 24 files are more than it.
-TEST(SaveLoad, ManyRanksShareTheLimitOfOpenFiles) {
-  const std::string folder = absl::StrCat(testing::TempDir(), "/open_files");
-  const auto mesh = [](Context& context) {
-    return DeviceMesh::Parse(absl::StrCat("a=", context.world_size()));
-  };
-  DT_ASSERT_OK(RunRanks(24, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh on, mesh(context));
-    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
-                        RandomNormal(context, on, {Shard(0)}, {24, 8}, {.seed = 1}));
-    return SaveCheckpoint(context, folder, {.tensors = {{"x", x}}});
-  }));
-  rlimit limit;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit few = {96, limit.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const absl::Status loaded = RunRanks(8, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh on, mesh(context));
-    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
-                        Full(context, on, {Shard(1)}, {24, 8}, DType::kF32, 0));
-    DT_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(context, folder));
-    DT_RETURN_IF_ERROR(LoadTensors(context, reader, {{"x", x}}));
-    DT_ASSIGN_OR_RETURN(const DistributedTensor want,
-                        RandomNormal(context, on, {Shard(1)}, {24, 8}, {.seed = 1}));
-    EXPECT_EQ(ToGlobal<float>(x).value(), ToGlobal<float>(want).value());
-    return absl::OkStatus();
-  });
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  DT_EXPECT_OK(loaded);
 }
 
 TEST(SaveLoad, TwoWorldsAtOnce) {

@@ -86,12 +86,6 @@ absl::Status AddDrawnOfAll(Context& context, CheckpointContent& content) {
 // This rank's content once all ranks have theirs; else an error on all ranks.
 absl::StatusOr<CheckpointContent> AgreedContent(Context& context, const TrainingState& state) {
   absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
-  if (content.ok()) {
-    const absl::Status all = OptimizedParameters(state.optimizer).CheckAreOf(*state.model);
-    if (!all.ok()) {
-      content = absl::Status(all.code(), absl::StrCat("SaveCheckpoint: ", all.message()));
-    }
-  }
   DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
   DT_RETURN_IF_ERROR(AddDrawnOfAll(context, *content));
   return content;
@@ -109,6 +103,9 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
   CheckpointContent content;
   content.step = state.step;
   const OptimizedParameters optimized(state.optimizer);
+  if (const absl::Status fits = optimized.CheckAreOf(*state.model); !fits.ok()) {
+    return InvalidArgument({"SaveCheckpoint: ", fits.message()});
+  }
   for (const NamedParameter& named : NamedParameters(*state.model)) {
     if (!named.parameter->tensor.defined()) {
       return absl::FailedPreconditionError(absl::StrCat(

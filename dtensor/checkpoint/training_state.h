@@ -58,7 +58,9 @@ struct TrainingState {
 
 // The content of a checkpoint of `state`, except for the numbers of seeds that other ranks have
 // drawn, if these differ. No communication if parts of fused parameters lie within units. Errors:
-// kInvalidArgument for a state without a model; those of StateDictOf and Optimizer::State.
+// kInvalidArgument for a state without a model, an optimizer that steps a parameter which the model
+// lacks, and a schedule that could not be read again (LrSchedule::Parse); those of StateDictOf and
+// Optimizer::State.
 absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context, const TrainingState& state);
 
 // Errors: those of CheckpointSaver::Save and CheckpointContentOf.

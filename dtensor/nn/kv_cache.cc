@@ -318,13 +318,13 @@ TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const Tenso
   options.query_offset = positions_.first;
   options.row_offsets = positions_.rows;
   options.dropout = 0;
-  const bool one_token = q->shape()[1] == 1 || !positions_.rows.empty();
-  if (options_.sequence_axis.empty() || !one_token) {
+  const bool by_rows = !positions_.rows.empty();  // one of the sequences must not be sharded then
+  if (options_.sequence_axis.empty() || (q->shape()[1] > 1 && !by_rows)) {
     return Attention(q, layer.k, layer.v, options);
   }
-  // A plan may have split the one token over the cache's axis, too. It then goes to the shards of
-  // the cache: to bring these to the rank that has the token moves more with each token, and is
-  // decided anew for each position.
+  // A plan may have sharded the queries over the cache's axis, too. A single token goes to the
+  // shards of the cache: to bring these to the rank that has the token moves more with each token,
+  // and needs a decision for each position.
   DT_ASSIGN_OR_RETURN(const Layout whole, q->layout().WithDim(1, DimLayout()));
   return Attention(q->Redistribute(whole), layer.k, layer.v, options);
 }

@@ -284,8 +284,7 @@ TensorOr Module::Forward(const DistributedTensor&) {
 TensorsOr Module::ForwardAll(absl::Span<const DistributedTensor> operands) {
   if (operands.size() > 1) {
     return InvalidArgument(
-        {"the module has no ForwardAll, which several operands need; override "
-         "it"});
+        {"the module has no ForwardAll, which several operands need; override it"});
   }
   std::vector<DistributedTensor> results(1);
   DT_ASSIGN_OR_RETURN(results[0], Forward(operands[0]));

@@ -52,7 +52,7 @@ void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config)
   config.first_window_layer = json.Count("max_window_layers", 28);
 }
 
-// Refuses members that would change the result and are not implemented.
+// Refuses members that would change the result and that this model does not support.
 void RefuseOthers(ConfigReader& json) {
   json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
   if (json.Probability("attention_dropout", 0) > 0) {

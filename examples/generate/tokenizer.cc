@@ -99,7 +99,7 @@ absl::Status AddPreTokenizer(const json& one, Steps& steps) {
   return absl::OkStatus();
 }
 
-// Refuses what would give other tokens and is not implemented.
+// Refuses settings that would give other tokens and that this tokenizer does not support.
 absl::Status RefuseOthers(const json& file) {
   const json& model = At(file, "model");
   if (TextAt(model, "type") != "BPE") return Wrong("the model is no BPE");

@@ -205,12 +205,12 @@ absl::Status Trainer::Resume(const std::string& folder) {
   DT_RETURN_IF_ERROR(LoadCheckpoint(context_, folder, state).status());
   for (const char* name : {"seed", "batch", "seq", "text"}) {
     const auto saved = state.entries.find(name);
-    if (saved == state.entries.end()) continue;  // of a version that did not save it
-    if (saved->second == mine.at(name)) continue;
-    const bool is_text = absl::string_view(name) == "text";  // whose number says nothing
-    return InvalidArgument({"--", name, ": the run in '", folder, "' was begun with ",
-                            is_text ? "another" : absl::string_view(saved->second),
-                            is_text ? "" : ", not ", is_text ? "" : mine.at(name),
+    // Earlier versions did not save all of them.
+    if (saved == state.entries.end() || saved->second == mine.at(name)) continue;
+    const bool is_text = absl::string_view(name) == "text";  // a digest, which says nothing
+    const std::string begun =
+        is_text ? "another" : absl::StrCat(saved->second, ", not ", mine.at(name));
+    return InvalidArgument({"--", name, ": the run in '", folder, "' was begun with ", begun,
                             "; its batches depend on it"});
   }
   step_ = state.step;
