@@ -134,6 +134,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/join_world.cc
   dtensor/tensor/late_values.cc
   dtensor/tensor/local_cast.cc
+  dtensor/tensor/local_map.cc
   dtensor/tensor/local_world.cc
   dtensor/tensor/noted_plan.cc
   dtensor/tensor/op.cc
@@ -311,6 +312,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/tensor/gather_values.h
   dtensor/tensor/join_world.h
   dtensor/tensor/local_cast.h
+  dtensor/tensor/local_map.h
   dtensor/tensor/local_world.h
   dtensor/tensor/op.h
   dtensor/tensor/recompute.h

@@ -122,10 +122,7 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
   decision->given.assign(given.begin(), given.end());
   decision->kept.assign(given.begin(), given.end());
   for (const Spec* source : decision->given) {
-    if (source->on_mesh) continue;
-    return InvalidArgument({op.name, ": rank ", absl::StrCat(context.rank()),
-                            " is not on the mesh of ", source->ToString(),
-                            "; call it on the ranks of that mesh alone"});
+    DT_RETURN_IF_ERROR(CheckOnMesh(op.name, context.rank(), *source));
   }
   DT_RETURN_IF_ERROR(CheckHasForward(*decision, context.device().kind()));
   DT_RETURN_IF_ERROR(op.CheckTypes(decision->given));

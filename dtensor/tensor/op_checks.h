@@ -1,7 +1,7 @@
 // Checks that dispatch and the tape make of an operator, which a user may have written: that its
 // definition is complete, that its functions do what op.h says, and that gradients can pass. Errors
-// name the operator. Only for dispatch.cc, decide.cc, autograd.cc, tape.cc and
-// distributed_tensor.cc.
+// name the operator. Only for dispatch.cc, decide.cc, autograd.cc, tape.cc,
+// distributed_tensor.cc and local_map.cc.
 #ifndef DTENSOR_TENSOR_OP_CHECKS_H_
 #define DTENSOR_TENSOR_OP_CHECKS_H_
 
@@ -19,6 +19,8 @@ namespace dtensor {
 
 // Errors: kInvalidArgument for no operands, or more than OpRule::kMaxOperands.
 absl::Status CheckOperandCount(const OpDef& op, size_t operands);
+// Errors: kInvalidArgument for an operand of `op` whose mesh does not have `rank`.
+absl::Status CheckOnMesh(absl::string_view op, int rank, const Spec& operand);
 // Errors: kInvalidArgument for an operator without a rule or a forward.
 absl::Status CheckOpDef(const OpDef& op);
 // Errors: kInvalidArgument if the attributes are not of the type that the operator names.

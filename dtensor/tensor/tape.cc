@@ -75,6 +75,16 @@ absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dty
   return Contribution{std::move(spec), std::move(local), true};
 }
 
+// The entry of an operator that will be visited.
+Tape::Pending& Tape::PendingOf(const std::shared_ptr<Node>& node) {
+  Pending& pending = pending_[node->sequence];
+  if (pending.node == nullptr) {
+    pending.node = node;
+    pending.slots.resize(node->decision->results.size());
+  }
+  return pending;
+}
+
 // Adds it at the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   if (edge.leaf != nullptr) {
@@ -88,12 +98,7 @@ absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
     return Accumulate(it->second, std::move(more));
   }
   if (edge.node == nullptr) return absl::OkStatus();
-  Pending& pending = pending_[edge.node->sequence];
-  if (pending.node == nullptr) {
-    pending.node = edge.node;
-    pending.slots.resize(edge.node->decision->results.size());
-  }
-  return Accumulate(pending.slots[edge.index], std::move(more));
+  return Accumulate(PendingOf(edge.node).slots[edge.index], std::move(more));
 }
 
 // Called when everything that comes along the edge was added.
@@ -233,8 +238,9 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
                               kGradientLineage);
   Call made;
   DT_RETURN_IF_ERROR(SettleGradients(node, slots, passed, caller, made));
-  made.gradients.resize(node.edges.size());
-  made.specs.resize(node.edges.size());
+  const size_t num_gradients = decision.gradients.size();
+  made.gradients.resize(num_gradients);
+  made.specs.resize(num_gradients);
   Device& device = context_.device();
   DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
   GradCall call{{context_, decision, node.values, caller.lineage},
@@ -242,7 +248,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
                 SavedTensors(device, node.results, decision.results),
                 made.result_gradients,
                 OperandGradients(absl::MakeSpan(made.gradients))};
-  for (size_t i = 0; i < node.edges.size(); ++i) {
+  for (size_t i = 0; i < num_gradients; ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     call.wanted |= 1u << i;
     made.specs[i] = decision.gradients[i];
@@ -264,7 +270,10 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   if (status.ok()) status = CheckBackward(call, made.specs);
   if (!status.ok()) return context_.communicator().Fail(status);
   walk_.gathers().Release(node);
-  for (size_t i = 0; i < node.edges.size(); ++i) {
+  for (size_t i = num_gradients; i < node.edges.size(); ++i) {
+    if (walk_.Wants(node.edges[i])) PendingOf(node.edges[i].node);
+  }
+  for (size_t i = 0; i < num_gradients; ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     DT_RETURN_IF_ERROR(
         Deliver(node.edges[i], {made.specs[i], std::move(made.gradients[i]), !op.sets_gradients,

@@ -148,8 +148,10 @@ struct Node {
   // Set for a Recompute(), in place of a backward. Its first edges are those of its operands, the
   // others those of leaves that it reads.
   std::unique_ptr<Replay> replay;
-  bool consumed = false;               // by a Backward, which cleared what follows
-  absl::InlinedVector<Edge, 3> edges;  // of the operands
+  bool consumed = false;  // by a Backward, which cleared what follows
+  // Those of the operands, along which their gradients flow. Unless it has a replay: further ones
+  // lead to operators that are visited after this one in any case, even if no gradient arrives.
+  absl::InlinedVector<Edge, 3> edges;
   // Those that backward reads; others are left undefined, or left out at the end.
   absl::InlinedVector<Tensor, 3> operands, results;
   // `versions`: of the operands when they were read. `bases`: for operands that had a CopiedView.

@@ -29,7 +29,7 @@ namespace dtensor::kernels::cuda {
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelAlignment = 1024;  // bytes
 
-// Whether a source is also compiled for these GPUs (own_instructions in BUILD.bazel).
+// Whether a source is also compiled for these GPUs (sm_90a_srcs in BUILD.bazel).
 #if !defined(__CUDACC__) || defined(DTENSOR_SM_90A)
 inline constexpr bool kWarpgroupsAreCompiled = true;
 #else

@@ -1,0 +1,338 @@
+#include "dtensor/tensor/local_map.h"
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op.h"
+#include "dtensor/tensor/op_checks.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+namespace {
+
+// A recorded call has two nodes, for which the tape needs no function: `entry`, whose operands are
+// the call's and whose results are the shards, and `exit`, whose operands are the shards that fn
+// returned. Between them are those that fn recorded. An edge leads from exit to entry, so that all
+// ranks bring the operands' gradients to other layouts in the same order, whether or not fn's
+// results depend on the operands on each rank.
+const OpDef kLocalMap = {.name = "LocalMap", .sets_gradients = true};
+
+// A shard has the same elements as this rank's part of its tensor, and so have their gradients.
+absl::Status PassGradients(const GradCall& call) {
+  for (size_t i = 0; i < call.gradients.size(); ++i) {
+    if (call.wants(static_cast<int>(i))) call.gradients[i] = call.result_gradients[i];
+  }
+  return absl::OkStatus();
+}
+
+struct NewNode {
+  std::shared_ptr<Node> node = std::make_shared<Node>();
+  CountedPtr<Decision> decision = CountedPtr<Decision>(new Decision);
+
+  explicit NewNode(Context& context) {
+    decision->op = &kLocalMap;
+    decision->functions.backward = PassGradients;
+    node->sequence = context.NextSequence();
+    node->scope = context.scope();
+  }
+  const Spec* Keep(SpecPtr spec) {
+    decision->kept.push_back(std::move(spec));
+    return decision->kept.back().get();
+  }
+  std::shared_ptr<Node> Done() {
+    node->decision = DecisionPtr(decision.get());
+    return node;
+  }
+};
+
+absl::Status CheckCount(absl::string_view what, size_t count) {
+  if (count > 0 && count <= OpRule::kMaxOperands) return absl::OkStatus();
+  return InvalidArgument({"LocalMap: got ", absl::StrCat(count), " ", what, "; give 1 to ",
+                          absl::StrCat(OpRule::kMaxOperands)});
+}
+
+absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
+  DT_RETURN_IF_ERROR(CheckCount("operands", operands.size()));
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const std::string operand = absl::StrCat("LocalMap: operand ", i);
+    if (!operands[i].defined()) return InvalidArgument({operand, " is undefined"});
+    if (&operands[i].context() != &operands[0].context()) {
+      return InvalidArgument({operand, " belongs to another Context than operand 0"});
+    }
+    if (operands[i].mesh() != operands[0].mesh()) {
+      return InvalidArgument({operand, ", ", operands[i].ToString(),
+                              ", is on another mesh than operand 0, ", operands[0].ToString(),
+                              "; Redistribute one of them to the other's mesh"});
+    }
+    DT_RETURN_IF_ERROR(
+        CheckOnMesh(kLocalMap.name, operands[i].context().rank(), operands[i].spec()));
+  }
+  return absl::OkStatus();
+}
+
+// The layouts in which fn gets the operands.
+absl::StatusOr<std::vector<Layout>> OperandLayouts(absl::Span<const DistributedTensor> operands,
+                                                   const LocalMapOptions& options) {
+  std::vector<Layout> layouts;
+  const auto& given = options.operand_layouts;
+  if (!given.empty() && given.size() != operands.size()) {
+    return InvalidArgument({"LocalMap: got ", absl::StrCat(operands.size()), " operands and ",
+                            absl::StrCat(given.size()), " operand_layouts; give one for each, or ",
+                            "none"});
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    layouts.push_back(given.empty() ? operands[i].layout()
+                                    : given[i].value_or(operands[i].layout()));
+    const bool fits =
+        layouts[i].mesh() == operands[i].mesh() && layouts[i].ndim() == operands[i].ndim();
+    if (fits) continue;
+    return InvalidArgument({"LocalMap: operand ", absl::StrCat(i), ", ", operands[i].ToString(),
+                            ", does not fit its operand_layouts, ", layouts[i].ToString(), " on ",
+                            layouts[i].mesh().ToString(),
+                            "; take its mesh and number of dimensions"});
+  }
+  return layouts;
+}
+
+absl::Status CheckResults(Context& context, const DeviceMesh& mesh,
+                          absl::Span<const LocalMapResult> results) {
+  DT_RETURN_IF_ERROR(CheckCount("results", results.size()));
+  for (size_t r = 0; r < results.size(); ++r) {
+    if (results[r].layout.mesh() != mesh) {
+      return InvalidArgument({"LocalMap: result ", absl::StrCat(r), " is on ",
+                              results[r].layout.mesh().ToString(), ", the operands on ",
+                              mesh.ToString(), "; Redistribute the result afterwards"});
+    }
+    DT_RETURN_IF_ERROR(context.Intern(results[r].layout, results[r].shape, DType::kF32).status());
+  }
+  return absl::OkStatus();
+}
+
+// Over an axis on which an operand is Partial, fn gets a term, and returns one.
+absl::Status CheckPartial(absl::Span<const Layout> operands,
+                          absl::Span<const LocalMapResult> results) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (const int axis : operands[i].partial_axes()) {
+      const ReduceOp op = operands[i].partial_op(axis);
+      for (size_t r = 0; r < results.size(); ++r) {
+        const Layout& result = results[r].layout;
+        const bool is_term =
+            result.use(axis) == Layout::AxisUse::kPartial && result.partial_op(axis) == op;
+        if (is_term) continue;
+        return InvalidArgument({"LocalMap: operand ", absl::StrCat(i), " is ",
+                                operands[i].ToString(), ", Partial(", ToString(op), ") over ",
+                                operands[i].mesh().axis_name(axis), ", and result ",
+                                absl::StrCat(r), ", ", result.ToString(),
+                                ", is not; give operand_layouts in which the ",
+                                "operand is replicated or sharded over this axis"});
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A gradient passes sums alone, on the way to fn and behind it.
+absl::Status CheckGradientsPass(absl::Span<const DistributedTensor> operands,
+                                absl::Span<const Layout> layouts,
+                                absl::Span<const LocalMapResult> results) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Spec& spec = operands[i].spec();
+    if (!WantsGradient(*operands[i].impl())) continue;
+    if (!ReducesByAnotherOpThanSum(spec.layout, layouts[i])) continue;
+    return NoGradientPasses(kLocalMap.name, absl::StrCat("operand ", i), spec);
+  }
+  for (size_t r = 0; r < results.size(); ++r) {
+    const Layout& layout = results[r].layout;
+    for (const int axis : layout.partial_axes()) {
+      const ReduceOp op = layout.partial_op(axis);
+      if (op == ReduceOp::kSum) continue;
+      return InvalidArgument({"LocalMap: a gradient is wanted of an operand, and result ",
+                              absl::StrCat(r), ", ", layout.ToString(), ", is Partial(",
+                              ToString(op), ") over ", layout.mesh().axis_name(axis),
+                              "; make it Partial(sum), or Detach() the operands"});
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The axes over which every rank computes all of the results.
+std::vector<bool> CommonAxes(const DeviceMesh& mesh, absl::Span<const LocalMapResult> results) {
+  std::vector<bool> common(mesh.num_axes());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    common[axis] = absl::c_all_of(results, [&](const LocalMapResult& result) {
+      return result.layout.use(axis) == Layout::AxisUse::kReplicate;
+    });
+  }
+  return common;
+}
+
+// The layout in which each rank has its own part of the gradient of a tensor in `layout`. Over an
+// axis on which the tensor is Partial, the gradient is replicated: that of a term is the sum's. Over
+// one on which the tensor is replicated, each rank has the whole gradient if all ranks compute the
+// same there, else a term.
+absl::StatusOr<Layout> GradientLayout(const Layout& layout, const std::vector<bool>& common) {
+  AxisList terms;
+  for (const int axis : layout.replicated_axes()) {
+    if (!common[axis]) terms.push_back(axis);
+  }
+  return layout.WithPartial(terms);
+}
+
+absl::StatusOr<SpecPtr> GradientSpec(Context& context, const Spec& spec,
+                                     const std::vector<bool>& common) {
+  DT_ASSIGN_OR_RETURN(const Layout layout, GradientLayout(spec.layout, common));
+  return context.Intern(layout, spec.shape, spec.dtype);
+}
+
+// A tensor of which `from` holds this rank's elements, as a value.
+TensorImplPtr ValueOf(const TensorImpl& from, const SpecPtr& spec, bool row_major) {
+  TensorImplPtr value = MakeImpl(*from.context, spec.get(), from.local.Borrow(), row_major);
+  value->lineage = from.context->NextLineage(*spec, kLocalMap.name);
+  return value;
+}
+
+// Says where recording stopped on the way to `value`, as dispatch does for an operator's result.
+void CopyStop(const TensorImpl& from, TensorImpl& value) {
+  value.loses_gradient = from.loses_gradient && IsFloat(value.spec->dtype);
+  if (!value.edge.wanted() || value.loses_gradient) value.stopped_by = from.stopped_by;
+}
+
+// What the call's nodes have in common.
+struct Call {
+  Context& context;
+  DeviceMesh local_mesh;
+  std::vector<bool> common;
+  std::shared_ptr<Node> entry = nullptr;  // null: nothing is recorded
+};
+
+// This rank's shards of the operands, and call.entry.
+absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const DistributedTensor> operands,
+                                                      bool records, Call& call) {
+  std::vector<DistributedTensor> shards;
+  NewNode entry(call.context);
+  Decision& decision = *entry.decision;
+  for (const DistributedTensor& operand : operands) {
+    const TensorImpl& impl = *operand.impl();
+    DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(call.context, *impl.spec, call.common));
+    DT_ASSIGN_OR_RETURN(SpecPtr shard,
+                        call.context.Intern(Layout::Replicated(call.local_mesh, impl.spec->ndim()),
+                                            impl.spec->local_shape, impl.spec->dtype));
+    shards.emplace_back(ValueOf(impl, shard, impl.row_major));
+    decision.operands.push_back(entry.Keep(impl.spec));
+    decision.gradients.push_back(entry.Keep(std::move(gradient)));
+    decision.results.push_back(entry.Keep(shard));
+    decision.result_gradient_specs.push_back(shard.get());
+    entry.node->edges.push_back(EdgeOf(operand.impl()));
+    entry.node->lineage = MixLineage(entry.node->lineage, impl.lineage.id);
+  }
+  if (records) call.entry = entry.Done();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    TensorImpl& shard = *shards[i].impl();
+    if (records && entry.node->edges[i].wanted()) {
+      shard.edge = {call.entry, static_cast<int>(i), nullptr};
+    }
+    CopyStop(*operands[i].impl(), shard);
+  }
+  return shards;
+}
+
+// Checks what fn returned for `spec`. The world lives, so that the caller decides.
+absl::Status CheckShard(size_t r, const DistributedTensor& shard, const DeviceMesh& local_mesh,
+                        const Spec& spec) {
+  const std::string what =
+      absl::StrCat("LocalMap: the function's result ", r, ", ", shard.ToString(), ", ");
+  if (shard.mesh() != local_mesh) {
+    return InvalidArgument({what, "is not on the mesh of this rank alone, ", local_mesh.ToString(),
+                            "; compute it from the shards, or make it on LocalMesh()"});
+  }
+  if (shard.shape() != spec.local_shape) {
+    return InvalidArgument({what, "is not of shape ", DimsToString(spec.local_shape),
+                            ", which this rank holds of ", spec.ToString()});
+  }
+  return absl::OkStatus();
+}
+
+TensorsOr Results(const std::vector<DistributedTensor>& shards,
+                  absl::Span<const LocalMapResult> results, const Call& call) {
+  if (shards.size() != results.size()) {
+    return InvalidArgument({"LocalMap: the function returned ", absl::StrCat(shards.size()),
+                            " tensors, and there are ", absl::StrCat(results.size()), " results"});
+  }
+  Context& context = call.context;
+  std::vector<DistributedTensor> made;
+  NewNode exit(context);
+  Decision& decision = *exit.decision;
+  for (size_t r = 0; r < results.size(); ++r) {
+    if (!shards[r].defined()) {
+      return InvalidArgument(
+          {"LocalMap: the function's result ", absl::StrCat(r), " is undefined"});
+    }
+    DT_ASSIGN_OR_RETURN(SpecPtr spec,
+                        context.Intern(results[r].layout, results[r].shape, shards[r].dtype()));
+    DT_RETURN_IF_ERROR(CheckShard(r, shards[r], call.local_mesh, *spec));
+    TensorImpl& shard = *shards[r].impl();
+    DT_RETURN_IF_ERROR(Settle(shard));
+    made.emplace_back(ValueOf(shard, spec, /*row_major=*/false));
+    DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(context, *spec, call.common));
+    decision.operands.push_back(exit.Keep(shard.spec));
+    decision.gradients.push_back(shard.spec.get());
+    decision.results.push_back(exit.Keep(std::move(spec)));
+    decision.result_gradient_specs.push_back(exit.Keep(std::move(gradient)));
+    exit.node->edges.push_back(EdgeOf(shards[r].impl()));
+    exit.node->lineage = MixLineage(exit.node->lineage, made[r].impl()->lineage.id);
+  }
+  exit.node->edges.push_back({call.entry, 0, nullptr});
+  const std::shared_ptr<Node> node = call.entry == nullptr ? nullptr : exit.Done();
+  for (size_t r = 0; r < results.size(); ++r) {
+    TensorImpl& result = *made[r].impl();
+    if (node != nullptr && IsFloat(result.spec->dtype)) {
+      result.edge = {node, static_cast<int>(r), nullptr};
+    }
+    CopyStop(*shards[r].impl(), result);
+  }
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceMesh> LocalMesh(const Context& context) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Create({{"local", 1}}));
+  return mesh.OnRanks({context.rank()});
+}
+
+TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
+                   absl::Span<const LocalMapResult> results, const LocalFunction& fn,
+                   const LocalMapOptions& options) {
+  DT_RETURN_IF_ERROR(CheckOperands(operands));
+  Context& context = operands[0].context();
+  DT_ASSIGN_OR_RETURN(const std::vector<Layout> layouts, OperandLayouts(operands, options));
+  DT_RETURN_IF_ERROR(CheckResults(context, operands[0].mesh(), results));
+  DT_RETURN_IF_ERROR(CheckPartial(layouts, results));
+  const bool records =
+      context.recording() && absl::c_any_of(operands, [](const DistributedTensor& operand) {
+        return WantsGradient(*operand.impl());
+      });
+  if (records) DT_RETURN_IF_ERROR(CheckGradientsPass(operands, layouts, results));
+  std::vector<DistributedTensor> moved;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(DistributedTensor operand, operands[i].Redistribute(layouts[i]));
+    DT_RETURN_IF_ERROR(Settle(*operand.impl()));
+    moved.push_back(std::move(operand));
+  }
+  DT_ASSIGN_OR_RETURN(DeviceMesh local_mesh, LocalMesh(context));
+  Call call{context, std::move(local_mesh), CommonAxes(operands[0].mesh(), results)};
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> shards, Shards(moved, records, call));
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> returned, fn(shards));
+  return Results(returned, results, call);
+}
+
+}  // namespace dtensor
