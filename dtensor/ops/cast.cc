@@ -1,3 +1,4 @@
+// Cast and Clone: copies.
 #include "dtensor/ops/elementwise.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
@@ -36,10 +37,24 @@ const OpDef kCastToIntegerOp = {
     .every_device = {UnaryForward<UnaryOp::kCopy>},
 };
 
+absl::Status CloneBackward(const GradCall& call) {
+  call.gradients[0] = call.result_gradients[0];
+  return absl::OkStatus();
+}
+
+const OpDef kCloneOp = {
+    .name = "Clone",
+    .rule = "... -> ...",
+    .linearity = RuleLinearity::kView,
+    .every_device = {UnaryForward<UnaryOp::kCopy>, CloneBackward},
+    .sets_gradients = true,
+    .passes_partial_gradients = true,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> CastOps() {
-  static constexpr const OpDef* kOps[] = {&kCastOp, &kCastToIntegerOp};
+  static constexpr const OpDef* kOps[] = {&kCastOp, &kCastToIntegerOp, &kCloneOp};
   return kOps;
 }
 
@@ -52,5 +67,7 @@ TensorOr Cast(const TensorOr& x, DType dtype) {
   return Dispatch(differentiable ? internal::kCastOp : internal::kCastToIntegerOp, {&x},
                   internal::CastAttrs{dtype});
 }
+
+TensorOr Clone(const TensorOr& x) { return Dispatch(internal::kCloneOp, {&x}); }
 
 }  // namespace dtensor

@@ -1,6 +1,7 @@
-// Comparisons, the logic of their results, and Where.
+// Comparisons, the logic of their results, Where and Clamp.
 #include "dtensor/runtime/kernels/comparison.h"
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/ops/elementwise.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
@@ -144,6 +145,20 @@ TensorOr LogicalOr(const TensorOr& a, const TensorOr& b) {
 TensorOr LogicalNot(const TensorOr& a) { return Dispatch(internal::kLogicalNotOp, {&a}); }
 TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b) {
   return Dispatch(internal::kWhereOp, {&condition, &a, &b});
+}
+
+TensorOr Clamp(const TensorOr& x, double low, double high) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Clamp", x));
+  if (!IsFloat(x->dtype())) {
+    return InvalidArgument(
+        {"Clamp: only floats are clamped, got ", x->ToString(), "; use Maximum and Minimum"});
+  }
+  if (!(low <= high)) {
+    return InvalidArgument({"Clamp: there is no number from ", absl::StrCat(low), " to ",
+                            absl::StrCat(high), "; give low <= high"});
+  }
+  const TensorOr least = FullLike(*x, low, Dims{}), most = FullLike(*x, high, Dims{});
+  return Where(Less(x, least), least, Where(Greater(x, most), most, x));
 }
 
 }  // namespace dtensor

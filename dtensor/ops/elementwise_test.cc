@@ -25,6 +25,15 @@ using ::testing::IsNan;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
+// Rank r holds values[r], whose combination by `op` is the tensor.
+TensorOr Terms(Context& context, ReduceOp op, const std::vector<std::vector<float>>& values) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("a=2"));
+  const std::vector<float>& mine = values[context.rank()];
+  const int64_t n = static_cast<int64_t>(mine.size());
+  DT_ASSIGN_OR_RETURN(Tensor local, FromHost<float>(context.device(), mine, {n}));
+  return FromLocal(context, mesh, {Partial(op)}, {n}, std::move(local));
+}
+
 TEST(ElementwiseOpsTest, Arithmetic) {
   OnOneRank([](const Maker& make) {
     const TensorOr a = make.F32({2, 1}, {1, -2}), b = make.F32({2}, {4, -8});
@@ -98,6 +107,30 @@ std::vector<double> Slopes(const Maker& make, const std::vector<float>& x,
   return Values(leaf.grad());
 }
 
+TEST(ElementwiseOpsTest, ClampedToBounds) {
+  OnOneRank([](const Maker& make) {
+    const TensorOr x = make.F32({6}, {-kInf, -2, .5, 2, kInf, kNaN});
+    EXPECT_THAT(Values(Clamp(x, -1, 1)), ElementsAre(-1, -1, .5, 1, 1, IsNan()));
+    EXPECT_THAT(Values(Clamp(x, -kInf, 1)), ElementsAre(-kInf, -2, .5, 1, 1, IsNan()));
+    EXPECT_THAT(Values(Clamp(x, 1, 1)), ElementsAre(1, 1, 1, 1, 1, IsNan()));
+  });
+}
+
+TEST(ElementwiseOpsTest, ACloneHasMemoryOfItsOwn) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto max, Terms(context, ReduceOp::kMax, {{-1, 4}, {9, -16}}));
+    DT_ASSIGN_OR_RETURN(const auto copy, Clone(max));
+    EXPECT_EQ(copy.layout(), max.layout());
+    EXPECT_NE(copy.local().data<float>(), max.local().data<float>());
+    DT_RETURN_IF_ERROR(BeforeWrite(max));
+    max.local().data<float>()[0] = 100;
+    EXPECT_THAT(Values(copy), ElementsAre(9, 4));
+    DT_ASSIGN_OR_RETURN(const auto flags, Clone(Equal(copy, copy)));
+    EXPECT_THAT(Values(flags), ElementsAre(1, 1));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(ElementwiseOpsTest, SlopesWhereThereIsNone) {
   OnOneRank([](const Maker& make) {
     EXPECT_THAT(Slopes(make, {0, -0.f, 1, -1}, Relu), ElementsAre(0, 0, 1, 0));
@@ -119,6 +152,9 @@ TEST(ElementwiseOpsTest, SlopesWhereThereIsNone) {
     EXPECT_THAT(Slopes(make, {0, 1, 2, kNaN}, min), ElementsAre(1, .5, 0, 1));
     EXPECT_THAT(Slopes(make, {1, 2}, [](const TensorOr& x) { return Maximum(x, x); }),
                 ElementsAre(1, 1));
+    // At a bound, the slope is that of x.
+    const auto clamp = [](const TensorOr& x) { return Clamp(x, -1, 2); };
+    EXPECT_THAT(Slopes(make, {-2, -1, 0, 2, 3, kNaN}, clamp), ElementsAre(0, 1, 1, 1, 0, 1));
     // What was not chosen has gradient 0, whatever it is.
     const auto choose = [&](const TensorOr& x) { return Where(Equal(x, x), x, Scale(x, kInf)); };
     EXPECT_THAT(Slopes(make, {1, 2}, choose), ElementsAre(IsNan(), IsNan()));  // 0 * inf, of Scale
@@ -136,15 +172,6 @@ TEST(ElementwiseOpsTest, WhatIsCheaperIsSaved) {
     EXPECT_EQ(internal::OpNamed(name).saved_operands, 0u) << name;
     EXPECT_EQ(internal::OpNamed(name).saved_results, 0u) << name;
   }
-}
-
-// Rank r holds values[r], whose combination by `op` is the tensor.
-TensorOr Terms(Context& context, ReduceOp op, const std::vector<std::vector<float>>& values) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("a=2"));
-  const std::vector<float>& mine = values[context.rank()];
-  const int64_t n = static_cast<int64_t>(mine.size());
-  DT_ASSIGN_OR_RETURN(Tensor local, FromHost<float>(context.device(), mine, {n}));
-  return FromLocal(context, mesh, {Partial(op)}, {n}, std::move(local));
 }
 
 TEST(ElementwiseOpsTest, WhatStaysPartial) {
@@ -199,6 +226,10 @@ TEST(ElementwiseOpsTest, Refusals) {
     for (const double p : {-0.1, 1.0, 1.5, std::nan("")}) {
       refused(Dropout(x, p, 1), "Dropout", "0 <= p < 1");
     }
+    refused(Clamp(n, 0, 1), "Clamp", "Maximum and Minimum");
+    refused(Clamp(x, 1, 0), "Clamp", "low <= high");
+    refused(Clamp(x, kNaN, 0), "Clamp", "low <= high");
+    refused(Clamp(DistributedTensor(), 0, 1), "Clamp", "undefined");
     refused(Dropout(n, 0, 1), "Dropout", "i64");
     refused(Dropout(n, .5, 1), "Dropout", "i64");
     refused(Dropout(DistributedTensor(), .5, 1), "Dropout", "undefined");

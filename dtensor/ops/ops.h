@@ -90,10 +90,17 @@ TensorOr LogicalOr(const TensorOr& a, const TensorOr& b);
 TensorOr LogicalNot(const TensorOr& a);
 // condition ? a : b. The condition is bool; a and b have the same type, which may be any.
 TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b);
+// `low` where x is less, `high` where x is greater, else x, for floats; NaN stays. A bound may be
+// infinite. The slope is 0 where x is replaced, and 1 elsewhere, also at the bounds. Made of the
+// above.
+TensorOr Clamp(const TensorOr& x, double low, double high);
 // Converts between any types; floats become integers by truncation. Returns x itself if it already
 // has the type. Differentiable between floats only. Not linear, because it rounds: a Partial x is
 // reduced first.
 TensorOr Cast(const TensorOr& x, DType dtype);
+// A copy, in memory of its own, of any type and in x's layout; a Partial x stays Partial. (A
+// Redistribute() to the same layout copies only when one of the two is written to.)
+TensorOr Clone(const TensorOr& x);
 
 // --- Along the last dimension, for floats. If it is sharded, each rank computes statistics of its
 // part of each row, a few numbers, and one all-gather exchanges them; one more in backward.

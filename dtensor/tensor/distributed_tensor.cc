@@ -276,6 +276,18 @@ TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> 
   return Made(context, spec, std::move(local), /*row_major=*/true, "Full");
 }
 
+TensorOr FullLike(const DistributedTensor& x, double value) {
+  if (!x.defined()) return InvalidArgument({"FullLike: the tensor is undefined"});
+  DT_ASSIGN_OR_RETURN(const Layout whole, x.layout().WithPartial({}));
+  return Full(x.context(), whole, x.shape(), x.dtype(), value);
+}
+
+TensorOr FullLike(const DistributedTensor& x, double value, absl::Span<const int64_t> shape) {
+  if (!x.defined()) return InvalidArgument({"FullLike: the tensor is undefined"});
+  const Layout whole = Layout::Replicated(x.mesh(), static_cast<int>(shape.size()));
+  return Full(x.context(), whole, shape, x.dtype(), value);
+}
+
 TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                    absl::Span<const int64_t> shape, Tensor local) {
   DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));

@@ -189,6 +189,11 @@ TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placeme
               absl::Span<const int64_t> shape, DType dtype, double value);
 TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
               double value);
+// Full with what x has: its Context, layout (replicated where x is Partial), shape and type; or
+// with another shape, replicated, as {} for a scalar that Less(x, ...) compares with. Errors: also
+// for an undefined x.
+TensorOr FullLike(const DistributedTensor& x, double value);
+TensorOr FullLike(const DistributedTensor& x, double value, absl::Span<const int64_t> shape);
 
 // Each element depends on (seed, stream, its global index) alone, so values are the same on every
 // mesh. Errors: also for a type that is not floating.

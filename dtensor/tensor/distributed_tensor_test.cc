@@ -105,6 +105,31 @@ TEST(DistributedTensor, OnlyFromLocalMakesPartialOnes) {
   }));
 }
 
+TEST(DistributedTensor, IsMadeLikeAnother) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    DT_ASSIGN_OR_RETURN(const auto x, Full(context, mesh, {Shard(0)}, {3}, DType::kI32, 1));
+    DT_ASSIGN_OR_RETURN(const auto same, FullLike(x, 7));
+    EXPECT_EQ(same.ToString(), x.ToString());
+    EXPECT_THAT(*ToGlobal<int32_t>(same), Each(7));
+    DT_ASSIGN_OR_RETURN(const auto scalar, FullLike(x, 7, {}));
+    EXPECT_EQ(scalar.ToString(), "[] i32 on [\"tp\"=2] as scalar");
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      DT_ASSIGN_OR_RETURN(const auto terms,
+                          FromLocal(context, mesh, {Partial(op)}, {3},
+                                    *FromHost<float>(context.device(), {{1, 2, 3}}, {3})));
+      DT_ASSIGN_OR_RETURN(const auto like, FullLike(terms, 2));
+      EXPECT_TRUE(like.layout().is_replicated());
+      EXPECT_THAT(*ToGlobal<float>(like), Each(2));
+    }
+    EXPECT_THAT(FullLike(DistributedTensor(), 1),
+                StatusIs(kInvalidArgument, HasSubstr("undefined")));
+    EXPECT_THAT(FullLike(DistributedTensor(), 1, {}),
+                StatusIs(kInvalidArgument, HasSubstr("undefined")));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(DistributedTensor, IsMadeOfATensorOnItsOwnDevice) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));

@@ -176,9 +176,9 @@ std::vector<bool> CommonAxes(const DeviceMesh& mesh, absl::Span<const LocalMapRe
 }
 
 // The layout in which each rank has its own part of the gradient of a tensor in `layout`. Over an
-// axis on which the tensor is Partial, the gradient is replicated: that of a term is the sum's. Over
-// one on which the tensor is replicated, each rank has the whole gradient if all ranks compute the
-// same there, else a term.
+// axis on which the tensor is Partial, the gradient is replicated: that of a term is the sum's.
+// Over one on which the tensor is replicated, each rank has the whole gradient if all ranks compute
+// the same there, else a term.
 absl::StatusOr<Layout> GradientLayout(const Layout& layout, const std::vector<bool>& common) {
   AxisList terms;
   for (const int axis : layout.replicated_axes()) {

@@ -123,6 +123,7 @@ std::vector<OpCase> AllOpCases() {
       {op("Silu"), {}, {{{3, 5}}}},
       {op("SiluMul"), {}, {{{3, 5}}, {{3, 5}}}},
       {op("Cast"), CastAttrs{DType::kBF16}, {{{3, 4}}}, true},
+      {op("Clone"), {}, {{{3, 5}}}, true},
       {&OpNamed("Cast", 1), CastAttrs{DType::kI32}, {{{3, 4}}}, true, 0},
       {op("Softmax"), {}, {{{3, 5}}}},
       {op("Softmax"), {}, {{{2, 3, 4}}}},

@@ -1,8 +1,8 @@
 // cuDNN on one device: its handle, the plans that it has made, and whether it may be used.
 //
 // A plan is made once for each key, which takes from milliseconds to a second, and kept with the
-// device; once there are 1,024 plans, all are dropped. What cuDNN refuses is remembered as well. In builds without cuDNN there is none
-// (attention_plans_stub.cc).
+// device; once there are 1,024 plans, all are dropped. What cuDNN refuses is remembered as well. In
+// builds without cuDNN there is none (attention_plans_stub.cc).
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_ATTENTION_PLANS_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_ATTENTION_PLANS_H_
 
