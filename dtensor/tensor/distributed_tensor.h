@@ -98,9 +98,10 @@ class DistributedTensor {
   //
   // The target may be on another mesh of this world. Then every rank of both meshes makes the call.
   // Ranks that are only on the target's mesh also need a tensor object for the source: make it with
-  // Full or FromLocal on the source's mesh; it has no elements there. Moves between meshes are not
-  // recorded for gradients: Detach() a tensor that requires gradients first, because the ranks of
-  // its mesh refuse the call while the others already wait for them.
+  // Full or FromLocal on the source's mesh; it has no elements there. Gradients pass a move between
+  // meshes of the same ranks, and Backward then makes the move back. They do not pass one between
+  // other meshes: Detach() a tensor that requires gradients first, because the ranks of its mesh
+  // refuse the call while the others already wait for them.
   absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
                                                  const RedistributeOptions& options = {}) const;
   absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,

@@ -85,8 +85,24 @@ Tape::Pending& Tape::PendingOf(const std::shared_ptr<Node>& node) {
   return pending;
 }
 
+// The gradient of a tensor that was redistributed to another mesh comes from there.
+absl::Status Tape::MoveToMeshOf(const Edge& edge, Contribution& more) {
+  const bool at_leaf = edge.leaf != nullptr;
+  const Spec& place = at_leaf ? *edge.leaf->spec : *edge.node->decision->results[edge.index];
+  if (place.mesh_digest == more.spec->mesh_digest) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const SpecPtr wanted,
+                      context_.Intern(place.layout.Dual(), place.shape, more.spec->dtype));
+  const uint64_t lineage = at_leaf ? edge.leaf->lineage.id : edge.node->lineage;
+  const TraceReason reason(context_.tracer(), TraceCause::kGradient, edge.index);
+  DT_RETURN_IF_ERROR(MakeNow(more));
+  return MoveTo(more, wanted.get(),
+                {options_.who, MixLineage(options_.lineage, lineage), kGradientLineage});
+}
+
 // Adds it at the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
+  if (!edge.wanted()) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
   if (edge.leaf != nullptr) {
     DT_RETURN_IF_ERROR(MakeNow(more));
     auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
@@ -97,7 +113,6 @@ absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
     }
     return Accumulate(it->second, std::move(more));
   }
-  if (edge.node == nullptr) return absl::OkStatus();
   return Accumulate(PendingOf(edge.node).slots[edge.index], std::move(more));
 }
 

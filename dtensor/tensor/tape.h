@@ -73,6 +73,7 @@ class Tape {
   absl::Status Accumulate(Slot& slot, Contribution more);
   absl::Status AddTo(Contribution& sum, Contribution more);
   absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
+  absl::Status MoveToMeshOf(const Edge& edge, Contribution& more);
   Pending& PendingOf(const std::shared_ptr<Node>& node);
   absl::Status AddAt(const Edge& edge, Contribution more);
   absl::Status Arrived(const Edge& edge);
