@@ -68,6 +68,39 @@ absl::Status WhereBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
+// A number of x's type, with x's shape.
+absl::StatusOr<Tensor> NumberLike(Device& device, const Tensor& x, double value) {
+  DT_ASSIGN_OR_RETURN(const Tensor scalar, Tensor::Empty(device, x.dtype(), {}));
+  DT_RETURN_IF_ERROR(kernels::Fill(device, scalar, value));
+  return scalar.BroadcastTo(x.shape());
+}
+
+absl::Status ClampForward(const OpCall& call) {
+  Device& device = call.device();
+  const Tensor &x = call.operands[0], &y = call.results[0];
+  DT_ASSIGN_OR_RETURN(const Tensor low, NumberLike(device, x, call.attrs<ClampAttrs>().low));
+  DT_ASSIGN_OR_RETURN(const Tensor high, NumberLike(device, x, call.attrs<ClampAttrs>().high));
+  DT_ASSIGN_OR_RETURN(const Tensor is_out, Tensor::Empty(device, DType::kBool, x.shape()));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, x, low, is_out));
+  DT_RETURN_IF_ERROR(kernels::Where(device, is_out, low, x, y));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, high, x, is_out));
+  return kernels::Where(device, is_out, high, y, y);
+}
+
+absl::Status ClampBackward(const GradCall& call) {
+  Device& device = call.device();
+  const Tensor& x = call.operands[0];
+  DT_ASSIGN_OR_RETURN(const Tensor low, NumberLike(device, x, call.attrs<ClampAttrs>().low));
+  DT_ASSIGN_OR_RETURN(const Tensor high, NumberLike(device, x, call.attrs<ClampAttrs>().high));
+  DT_ASSIGN_OR_RETURN(const Tensor zero, NumberLike(device, x, 0));
+  DT_ASSIGN_OR_RETURN(const Tensor below, Tensor::Empty(device, DType::kBool, x.shape()));
+  DT_ASSIGN_OR_RETURN(const Tensor above, Tensor::Empty(device, DType::kBool, x.shape()));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, x, low, below));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, high, x, above));
+  DT_RETURN_IF_ERROR(kernels::Binary(device, BinaryOp::kAdd, below, above, above));  // either
+  return kernels::Where(device, above, zero, call.result_gradients[0], call.gradients[0]);
+}
+
 const OpDef kEqualOp = Comparison<CompareOp::kEqual>("Equal");
 const OpDef kNotEqualOp = Comparison<CompareOp::kNotEqual>("NotEqual");
 const OpDef kLessOp = Comparison<CompareOp::kLess>("Less");
@@ -107,12 +140,22 @@ const OpDef kWhereOp = {
     .saved_operands = 0b1,
 };
 
+const OpDef kClampOp = {
+    .name = "Clamp",
+    .rule = "... -> ...",
+    .linearity = RuleLinearity::kIncreasing,
+    .attrs = &kAttrsType<ClampAttrs>,
+    .types = TypeSet::Floats(),
+    .every_device = {ClampForward, ClampBackward},
+    .saved_operands = 0b1,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> ComparisonOps() {
   static constexpr const OpDef* kOps[] = {
-      &kEqualOp,        &kNotEqualOp,   &kLessOp,      &kLessEqualOp,  &kGreaterOp,
-      &kGreaterEqualOp, &kLogicalAndOp, &kLogicalOrOp, &kLogicalNotOp, &kWhereOp};
+      &kEqualOp,      &kNotEqualOp,  &kLessOp,       &kLessEqualOp, &kGreaterOp, &kGreaterEqualOp,
+      &kLogicalAndOp, &kLogicalOrOp, &kLogicalNotOp, &kWhereOp,     &kClampOp};
   return kOps;
 }
 
@@ -148,17 +191,11 @@ TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b) 
 }
 
 TensorOr Clamp(const TensorOr& x, double low, double high) {
-  DT_RETURN_IF_ERROR(internal::CheckDefined("Clamp", x));
-  if (!IsFloat(x->dtype())) {
-    return InvalidArgument(
-        {"Clamp: only floats are clamped, got ", x->ToString(), "; use Maximum and Minimum"});
-  }
   if (!(low <= high)) {
     return InvalidArgument({"Clamp: there is no number from ", absl::StrCat(low), " to ",
                             absl::StrCat(high), "; give low <= high"});
   }
-  const TensorOr least = FullLike(*x, low, Dims{}), most = FullLike(*x, high, Dims{});
-  return Where(Less(x, least), least, Where(Greater(x, most), most, x));
+  return Dispatch(internal::kClampOp, {&x}, internal::ClampAttrs{low, high});
 }
 
 }  // namespace dtensor

@@ -183,6 +183,11 @@ TEST(ElementwiseOpsTest, WhatStaysPartial) {
       EXPECT_TRUE(partial(f(max)));
       EXPECT_FALSE(partial(f(sum)));
     }
+    const auto clamp = [](const TensorOr& x) { return Clamp(x, 0, 5); };
+    EXPECT_TRUE(partial(clamp(max)));
+    EXPECT_FALSE(partial(clamp(sum)));
+    EXPECT_THAT(Values(clamp(max)), ElementsAre(5, 4));
+    EXPECT_THAT(Values(clamp(sum)), ElementsAre(5, 1));
     EXPECT_TRUE(partial(AddScalar(max, 1)));
     EXPECT_FALSE(partial(AddScalar(sum, 1)));
     EXPECT_THAT(Values(AddScalar(max, 1)), ElementsAre(10, 5));
@@ -226,7 +231,7 @@ TEST(ElementwiseOpsTest, Refusals) {
     for (const double p : {-0.1, 1.0, 1.5, std::nan("")}) {
       refused(Dropout(x, p, 1), "Dropout", "0 <= p < 1");
     }
-    refused(Clamp(n, 0, 1), "Clamp", "Maximum and Minimum");
+    refused(Clamp(n, 0, 1), "Clamp", "i64");
     refused(Clamp(x, 1, 0), "Clamp", "low <= high");
     refused(Clamp(x, kNaN, 0), "Clamp", "low <= high");
     refused(Clamp(DistributedTensor(), 0, 1), "Clamp", "undefined");

@@ -31,6 +31,10 @@ struct GeluAttrs {
 absl::Span<const OpDef* const> FunctionOps();
 
 // comparison.cc
+struct ClampAttrs {
+  double low = 0, high = 0;
+  auto fields() const { return std::tie(low, high); }
+};
 absl::Span<const OpDef* const> ComparisonOps();
 
 // cast.cc

@@ -12,6 +12,7 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -193,11 +194,23 @@ absl::StatusOr<SpecPtr> GradientSpec(Context& context, const Spec& spec,
   return context.Intern(layout, spec.shape, spec.dtype);
 }
 
-// A tensor of which `from` holds this rank's elements, as a value.
-TensorImplPtr ValueOf(const TensorImpl& from, const SpecPtr& spec, bool row_major) {
-  TensorImplPtr value = MakeImpl(*from.context, spec.get(), from.local.Borrow(), row_major);
-  value->lineage = from.context->NextLineage(*spec, kLocalMap.name);
-  return value;
+// The lineage of number i of the shards or results: of the operands, not of a count, so that a
+// function of Recompute() makes the same tensors when it runs again.
+Lineage LineageOf(uint64_t operands, size_t i, const Spec& spec) {
+  return {MixLineage(MixLineage(operands, i), spec.digest), kLocalMap.name};
+}
+
+// The elements of a shard that fn returned, for a value that may be written to on every rank.
+absl::StatusOr<Tensor> Take(DistributedTensor shard) {
+  TensorImpl& impl = *shard.impl();
+  DT_RETURN_IF_ERROR(Settle(impl));
+  if (impl.local.overlaps_itself()) {
+    auto copy = kernels::Duplicate(impl.context->device(), impl.local);
+    if (!copy.ok()) return impl.context->communicator().Fail(copy.status());
+    return copy;
+  }
+  if (shard.impl().use_count() == 1 && impl.local.is_only_user()) return std::move(impl.local);
+  return impl.local.Borrow();
 }
 
 // Says where recording stopped on the way to `value`, as dispatch does for an operator's result.
@@ -211,6 +224,7 @@ struct Call {
   Context& context;
   DeviceMesh local_mesh;
   std::vector<bool> common;
+  uint64_t lineage;                       // of the operands
   std::shared_ptr<Node> entry = nullptr;  // null: nothing is recorded
 };
 
@@ -226,14 +240,15 @@ absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const Distribut
     DT_ASSIGN_OR_RETURN(SpecPtr shard,
                         call.context.Intern(Layout::Replicated(call.local_mesh, impl.spec->ndim()),
                                             impl.spec->local_shape, impl.spec->dtype));
-    shards.emplace_back(ValueOf(impl, shard, impl.row_major));
+    shards.emplace_back(MakeImpl(call.context, shard.get(), impl.local.Borrow(), impl.row_major));
+    shards.back().impl()->lineage = LineageOf(call.lineage, shards.size(), *shard);
     decision.operands.push_back(entry.Keep(impl.spec));
     decision.gradients.push_back(entry.Keep(std::move(gradient)));
     decision.results.push_back(entry.Keep(shard));
     decision.result_gradient_specs.push_back(shard.get());
     entry.node->edges.push_back(EdgeOf(operand.impl()));
-    entry.node->lineage = MixLineage(entry.node->lineage, impl.lineage.id);
   }
+  entry.node->lineage = call.lineage;
   if (records) call.entry = entry.Done();
   for (size_t i = 0; i < shards.size(); ++i) {
     TensorImpl& shard = *shards[i].impl();
@@ -261,8 +276,8 @@ absl::Status CheckShard(size_t r, const DistributedTensor& shard, const DeviceMe
   return absl::OkStatus();
 }
 
-TensorsOr Results(const std::vector<DistributedTensor>& shards,
-                  absl::Span<const LocalMapResult> results, const Call& call) {
+TensorsOr Results(std::vector<DistributedTensor> shards, absl::Span<const LocalMapResult> results,
+                  const Call& call) {
   if (shards.size() != results.size()) {
     return InvalidArgument({"LocalMap: the function returned ", absl::StrCat(shards.size()),
                             " tensors, and there are ", absl::StrCat(results.size()), " results"});
@@ -279,17 +294,17 @@ TensorsOr Results(const std::vector<DistributedTensor>& shards,
     DT_ASSIGN_OR_RETURN(SpecPtr spec,
                         context.Intern(results[r].layout, results[r].shape, shards[r].dtype()));
     DT_RETURN_IF_ERROR(CheckShard(r, shards[r], call.local_mesh, *spec));
-    TensorImpl& shard = *shards[r].impl();
-    DT_RETURN_IF_ERROR(Settle(shard));
-    made.emplace_back(ValueOf(shard, spec, /*row_major=*/false));
+    const TensorImpl& shard = *shards[r].impl();
     DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(context, *spec, call.common));
+    made.emplace_back(MakeImpl(context, spec.get(), Tensor(), /*row_major=*/false));
+    made[r].impl()->lineage = LineageOf(call.lineage, r, *spec);
     decision.operands.push_back(exit.Keep(shard.spec));
     decision.gradients.push_back(shard.spec.get());
     decision.results.push_back(exit.Keep(std::move(spec)));
     decision.result_gradient_specs.push_back(exit.Keep(std::move(gradient)));
     exit.node->edges.push_back(EdgeOf(shards[r].impl()));
-    exit.node->lineage = MixLineage(exit.node->lineage, made[r].impl()->lineage.id);
   }
+  exit.node->lineage = MixLineage(call.lineage, results.size());
   exit.node->edges.push_back({call.entry, 0, nullptr});
   const std::shared_ptr<Node> node = call.entry == nullptr ? nullptr : exit.Done();
   for (size_t r = 0; r < results.size(); ++r) {
@@ -298,6 +313,7 @@ TensorsOr Results(const std::vector<DistributedTensor>& shards,
       result.edge = {node, static_cast<int>(r), nullptr};
     }
     CopyStop(*shards[r].impl(), result);
+    DT_ASSIGN_OR_RETURN(result.local, Take(std::move(shards[r])));
   }
   return made;
 }
@@ -329,10 +345,13 @@ TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
     moved.push_back(std::move(operand));
   }
   DT_ASSIGN_OR_RETURN(DeviceMesh local_mesh, LocalMesh(context));
-  Call call{context, std::move(local_mesh), CommonAxes(operands[0].mesh(), results)};
+  Call call{context, std::move(local_mesh), CommonAxes(operands[0].mesh(), results), /*lineage=*/0};
+  for (const DistributedTensor& operand : moved) {
+    call.lineage = MixLineage(call.lineage, operand.impl()->lineage.id);
+  }
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> shards, Shards(moved, records, call));
-  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> returned, fn(shards));
-  return Results(returned, results, call);
+  DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> returned, fn(shards));
+  return Results(std::move(returned), results, call);
 }
 
 }  // namespace dtensor

@@ -56,22 +56,23 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // - Partial, fn returned this rank's term;
 // - replicated, fn must have returned the same values on each of the axis's ranks, which is not
 //   checked.
-// An operand that is Partial over an axis is given as this rank's term. That is only right if fn is
-// linear in the term (for max and min: monotone), so all results must be Partial over this axis, by
-// the same op.
+// An operand that is Partial over an axis is given as this rank's term, and all results must be
+// Partial over this axis by the same op. The values are then right only if fn does the same on each
+// of the axis's ranks, and is linear in the term (sum and avg), or never decreases (max and min).
 //
 // Collective: all ranks of the mesh call it with the same arguments. fn runs once on each of them,
-// and may do other things on each; but a tensor on another mesh than LocalMesh() that it uses, and
-// the random numbers that it draws (Context::NextSeed), must be the same on all. Indices that
-// random operators see are those of the shard. Results share memory with fn's tensors as values
-// (tensor_impl.h): writes to one are not seen in the other.
+// and may do other things on each, but the types of its results, what it does with tensors that are
+// not on LocalMesh(), and how many random numbers it draws (Context::NextSeed) must be the same on
+// all. Indices that random operators see are those of the shard. Results are values: writes to one
+// are not seen in fn's tensors, and the reverse.
 //
 // Gradients: if the Context records and an operand wants a gradient, Backward walks what fn
 // recorded. An operand's gradient is sharded as the operand; over an axis on which the operand is
 // replicated, it is Partial(sum), because each rank's results depended on it; if all results are
 // replicated there too, the gradient is replicated. A gradient of zeros arrives where fn's results
-// did not depend on the operand. Leaves on LocalMesh() that fn reads get their gradients, each
-// rank its own.
+// did not depend on the operand. Leaves on LocalMesh() that fn reads then get their gradients, each
+// rank its own. What fn's operators save stays in memory until Backward, also a parameter of a
+// gather group (gather_group.h) that was gathered for the call: Recompute() around it avoids that.
 //
 // Errors: kInvalidArgument, before anything moves, for no operands, undefined ones, operands of two
 // Contexts or meshes, a rank that is not on the mesh, layouts on another mesh or of other
@@ -79,8 +80,10 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // result that is Partial with another op than sum, and for an operand that another op reduces on
 // the way to its operand_layouts. Those of fn, and kInvalidArgument
 // for another number of tensors than `results`, and for a tensor that is undefined, not on
-// LocalMesh(), or of another shape than the rank's shard. The latter may happen on one rank alone:
-// return the error from the rank's function, so that ranks which wait for this one get it too.
+// LocalMesh(), or of another shape than the rank's shard. What fn does may fail
+// on one rank alone, here or in Backward (an operator without a backward, a write to a tensor that
+// was saved): return the error from the rank's function, so that ranks which wait for this one get
+// it too.
 TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
                    absl::Span<const LocalMapResult> results, const LocalFunction& fn,
                    const LocalMapOptions& options = {});

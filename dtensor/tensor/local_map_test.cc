@@ -413,6 +413,27 @@ TEST(LocalMap, IsWalkedTwiceIfTheTapeIsRetainedAndToTensorsAlone) {
   }));
 }
 
+// A shard that led to no result is visited with the others, and has no gradient all the same.
+TEST(LocalMap, AShardThatIsNotReadHasNoGradient) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {4}, 1));
+    Tensors kept;
+    DT_ASSIGN_OR_RETURN(const Tensors y,
+                        LocalMap({x, x}, {Like(x)}, OneResult([&](Shards shards) -> TensorOr {
+                                   kept.assign(shards.begin(), shards.end());
+                                   return Scale(shards[1], 3);
+                                 })));
+    const TensorOr loss = SumOf(y[0]);
+    EXPECT_THAT(GradientsOf(loss, {kept[0]}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("does not depend")));
+    DT_ASSIGN_OR_RETURN(const Tensors gradients, GradientsOf(loss, {kept[1], x}));
+    EXPECT_THAT(*ToGlobal<double>(gradients[0]), Each(3));
+    EXPECT_THAT(*ToGlobal<double>(gradients[1]), Each(3));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(LocalMap, RecordsNothingThatNobodyWants) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
@@ -443,6 +464,58 @@ TEST(LocalMap, TellsWhereRecordingStopped) {
     DT_ASSIGN_OR_RETURN(const auto floats, Cast(index[0], DType::kF64));
     EXPECT_THAT(Backward(SumOf(floats)),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ArgMax")));
+    return absl::OkStatus();
+  }));
+}
+
+// A result that fn expanded has memory of its own on each rank, as a rank's only row has.
+TEST(LocalMap, ResultsMayBeWrittenTo) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    DT_ASSIGN_OR_RETURN(auto x, Full(context, mesh, {Shard(0)}, {3, 2}, DType::kF64, 1));
+    DT_ASSIGN_OR_RETURN(const Tensors y,
+                        LocalMap({x}, {Like(x), Like(x)}, [](Shards shard) -> TensorsOr {
+                          DT_ASSIGN_OR_RETURN(const auto row, Mean(shard[0], {0}));
+                          DT_ASSIGN_OR_RETURN(const auto rows, Expand(row, shard[0].shape()));
+                          return Tensors{rows, rows};
+                        }));
+    DT_RETURN_IF_ERROR(BeforeWrite(y[0]));
+    y[0].local().data<double>()[0] = 5;
+    EXPECT_THAT(*ToGlobal<double>(y[1]), Each(1));
+    EXPECT_THAT(*ToGlobal<double>(y[0]), testing::ElementsAre(5, 1, 1, 1, 5, 1));
+    return absl::OkStatus();
+  }));
+}
+
+// A function that runs again makes the same tensors, so that what was communicated of them is kept.
+TEST(LocalMap, KeepsCollectivesOfItsResults) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {4}, 1));
+    const auto scaled = [&](double factor) {
+      return LocalMap({x}, {Like(x)}, OneResult([=](Shards s) { return Scale(s[0], factor); }));
+    };
+    const auto fn = [&](Shards) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(const Tensors twice, scaled(2));
+      DT_ASSIGN_OR_RETURN(const Tensors thrice, scaled(3));
+      DT_ASSIGN_OR_RETURN(const auto a, twice[0].Redistribute({Replicate()}));
+      DT_ASSIGN_OR_RETURN(const auto b, thrice[0].Redistribute({Replicate()}));
+      DT_ASSIGN_OR_RETURN(const auto c, Clamp(x, -.5, .5));
+      DT_ASSIGN_OR_RETURN(const auto d, c.Redistribute({Replicate()}));
+      DT_ASSIGN_OR_RETURN(auto y, Mul(Add(Mul(a, a), b), d));
+      return Tensors{std::move(y)};
+    };
+    DT_ASSIGN_OR_RETURN(const auto plain, fn({}));
+    DT_ASSIGN_OR_RETURN(const Tensors expected, GradientsOf(SumOf(plain[0]), {x}));
+    for (const bool keeps : {false, true}) {
+      DT_ASSIGN_OR_RETURN(const Tensors y, Recompute({x}, fn, {.keep_collectives = keeps}));
+      context.communicator().ResetTraffic();
+      DT_ASSIGN_OR_RETURN(const Tensors gradients, GradientsOf(SumOf(y[0]), {x}));
+      int64_t messages = 0;
+      for (const auto& [key, traffic] : context.communicator().traffic()) messages += traffic.calls;
+      EXPECT_EQ(messages, keeps ? 0 : 3);
+      EXPECT_EQ(*ToGlobal<double>(gradients[0]), *ToGlobal<double>(expected[0]));
+    }
     return absl::OkStatus();
   }));
 }

@@ -115,8 +115,11 @@ absl::StatusOr<TapeWalk> TapeWalk::To(absl::string_view who, const Edge& root,
 
 bool TapeWalk::MarkIfLeads(const Node& node) {
   bool leads = false;
-  for (const Edge& edge : node.edges) {
-    const bool is_target = targets_.contains(PlaceOf(edge));
+  const size_t gradients =
+      node.replay != nullptr ? node.edges.size() : node.decision->gradients.size();
+  for (size_t i = 0; i < node.edges.size(); ++i) {
+    const Edge& edge = node.edges[i];
+    const bool is_target = i < gradients && targets_.contains(PlaceOf(edge));
     if (is_target) reached_.insert(PlaceOf(edge));
     leads = leads || is_target || (edge.node != nullptr && Runs(*edge.node));
   }

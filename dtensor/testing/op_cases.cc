@@ -107,6 +107,7 @@ std::vector<OpCase> AllOpCases() {
       {op("Tanh"), {}, {{{5}}}},
       {op("Gelu"), GeluAttrs{GeluForm::kErf}, {{{3, 5}}}},
       {op("Gelu"), GeluAttrs{GeluForm::kTanh}, {{{3, 5}}}},
+      {op("Clamp"), ClampAttrs{-.3, .6}, {{{3, 5}}}},
       {op("Dropout"), {}, {{{5, 7}}}, true, 1, {.seed = 3, .scalar = .5}},
       {op("Dropout"), {}, {{{2, 3, 4}}}, false, 1, {.seed = 4, .scalar = .3}},
       {op("Equal"), {}, {{{3, 4}}, {{3, 4}}}, true, 0},
