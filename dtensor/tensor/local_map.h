@@ -58,13 +58,14 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 //   checked.
 // An operand that is Partial over an axis is given as this rank's term, and all results must be
 // Partial over this axis by the same op. The values are then right only if fn does the same on each
-// of the axis's ranks, and is linear in the term (sum and avg), or never decreases (max and min).
+// of the axis's ranks, and is linear in the term (sum and avg), never decreases (max and min), or
+// is multiplicative (product).
 //
 // Collective: all ranks of the mesh call it with the same arguments. fn runs once on each of them,
 // and may do other things on each, but the types of its results, what it does with tensors that are
-// not on LocalMesh(), and how many random numbers it draws (Context::NextSeed) must be the same on
-// all. Indices that random operators see are those of the shard. Results are values: writes to one
-// are not seen in fn's tensors, and the reverse.
+// not on LocalMesh() and with shards of other calls, and how many random numbers it draws
+// (Context::NextSeed) must be the same on all. Indices that random operators see are those of the
+// shard. Results are values: writes to one are not seen in fn's tensors, and the reverse.
 //
 // Gradients: if the Context records and an operand wants a gradient, Backward walks what fn
 // recorded. An operand's gradient is sharded as the operand; over an axis on which the operand is
@@ -78,12 +79,11 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // Contexts or meshes, a rank that is not on the mesh, layouts on another mesh or of other
 // dimensions, a result that is not Partial where an operand is; if a gradient is wanted, for a
 // result that is Partial with another op than sum, and for an operand that another op reduces on
-// the way to its operand_layouts. Those of fn, and kInvalidArgument
-// for another number of tensors than `results`, and for a tensor that is undefined, not on
-// LocalMesh(), or of another shape than the rank's shard. What fn does may fail
-// on one rank alone, here or in Backward (an operator without a backward, a write to a tensor that
-// was saved): return the error from the rank's function, so that ranks which wait for this one get
-// it too.
+// the way to its operand_layouts. Those of fn, and kInvalidArgument for another number of tensors
+// than `results`, and for a tensor that is undefined, not on LocalMesh(), or of another shape than
+// the rank's shard. What fn does may fail on one rank alone, here or in Backward (an operator
+// without a backward, a write to a tensor that was saved): return the error from the rank's
+// function, so that ranks which wait for this one get it too.
 TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
                    absl::Span<const LocalMapResult> results, const LocalFunction& fn,
                    const LocalMapOptions& options = {});

@@ -159,6 +159,12 @@ bool StaysRowMajor(const TensorImpl& source, const Spec& target,
   return source.row_major && !plan.plan().is_view() && !ChangesMesh(source, target);
 }
 
+// Whether the result may share memory in which several elements have one place. Not whether it does
+// so on this rank, which may have one of these elements alone.
+bool StaysExpanded(const TensorImpl& source, const RankRedistributionPlan& plan) {
+  return source.is_expanded && plan.plan().is_view();
+}
+
 // A tensor that moves to another mesh gets a new lineage, counted there.
 Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
   return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
@@ -273,6 +279,7 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
     moved->unsettled->late = std::move(late);
   }
   moved->lineage = MovedLineage(impl, *target);
+  moved->is_expanded = StaysExpanded(impl, *plan);
   moved->moves = changes_mesh ? 1 : std::min(impl.moves + 1, TensorImpl::kMostMoves);
   if (!changes_mesh && impl.remembers()) {
     PlaceOf(impl, target) = {target, AliasRoot(impl).version(), moved};
@@ -285,6 +292,7 @@ TensorImplPtr ValueOf(const TensorImplPtr& source) {
   TensorImplPtr value =
       MakeImpl(*source->context, source->spec, source->local.Borrow(), source->row_major);
   value->lineage = source->lineage;
+  value->is_expanded = source->is_expanded;
   value->twin = Memory(source);
   value->twin_version = AliasRoot(*value->twin).version();
   return value;
@@ -378,6 +386,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
   Context& context = *impl->context;
   TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *target, *plan));
   moved->lineage = MovedLineage(*impl, *target);
+  moved->is_expanded = StaysExpanded(*impl, *plan);
   if (context.recording()) moved->edge = EdgeOf(impl);
   Tensor source, root;
   if (plan->plan().in_place()) {
