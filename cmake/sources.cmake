@@ -139,8 +139,10 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/op.cc
   dtensor/tensor/op_checks.cc
   dtensor/tensor/op_helpers.cc
+  dtensor/tensor/rank_context.cc
   dtensor/tensor/recompute.cc
   dtensor/tensor/reduce_gradients.cc
+  dtensor/tensor/run_ranks.cc
   dtensor/tensor/saved_memory.cc
   dtensor/tensor/tape.cc
   dtensor/tensor/tape_reductions.cc

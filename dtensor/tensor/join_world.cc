@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "dtensor/runtime/comm/kept_worlds.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/process_world.h"
 #include "dtensor/runtime/comm/process/world_joiner.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/rank_context.h"
 #include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
@@ -28,42 +28,31 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options) {
           .report = options.report};
 }
 
-// A world that has ended, kept alive for the tensors that refer to it.
-struct LeftWorld {
-  std::unique_ptr<ProcessWorld> world;
-  std::unique_ptr<Context> context;
-  bool has_tensors() const { return world->device().tensors() > 0; }
-};
-
-KeptWorlds<LeftWorld>& Kept() {
-  static auto& kept = *new KeptWorlds<LeftWorld>;
-  return kept;
-}
-
 }  // namespace
 
 JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank,
                          const ContextOptions& contexts)
-    : options_(WithEnvironment(contexts)),
-      world_(std::move(world)),
-      context_(std::make_unique<Context>(world_->communicator(), world_->device(), options_)),
-      trace_(std::make_unique<TraceFile>(
-          TracePathOfRank(options_.trace_file, context_->rank(), context_->world_size()))),
-      local_rank_(local_rank) {}
+    : world_(std::move(world)), local_rank_(local_rank) {
+  const ContextOptions options = WithEnvironment(contexts);
+  trace_ = std::make_unique<TraceFile>(
+      TracePathOfRank(options.trace_file, world_->rank(), world_->size()));
+  context_ =
+      std::make_unique<RankContext>(world_->communicator(), world_->device(), options, *trace_);
+}
 
 JoinedWorld::~JoinedWorld() {
   Leave(exceptions_.status()).IgnoreError();
-  if (world_->device().tensors() > 0) world_->device().set_kept_bytes(0);
-  Kept().LetGo(std::unique_ptr<LeftWorld>(new LeftWorld{std::move(world_), std::move(context_)}));
+  context_ = nullptr;
+  LetGo(std::move(world_));
 }
+
+Context& JoinedWorld::context() { return **context_; }
 
 absl::Status JoinedWorld::CheckTraceFile() const { return trace_->Check(); }
 
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
   if (std::exchange(left_, true)) return world_->Leave(status);  // returns the same as before
-  absl::Status result = world_->Leave(context_->FinishProgram(status));
-  if (options_.trace_file.empty()) return result;
-  trace_->Add(context_->trace());
+  absl::Status result = world_->Leave(context_->Finish(status));
   result.Update(trace_->Write());
   return result;
 }
@@ -102,7 +91,6 @@ absl::StatusOr<JoinedRank> JoinAsLaunched(const LaunchOptions& launch,
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(const JoinOptions& options,
                                                          RankJoiner join) {
-  Kept().LetGo(nullptr);  // a world takes a range of addresses; these are few
   DT_ASSIGN_OR_RETURN(JoinedRank joined, join(ToLaunchOptions(options), CheckDevice(options)));
   auto world =
       std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank, options.contexts);

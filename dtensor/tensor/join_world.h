@@ -34,6 +34,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct JoinedRank;     // world_joiner.h
 struct LaunchOptions;  // launch.h
 class ProcessWorld;    // process_world.h
+class RankContext;     // rank_context.h
 class TraceFile;       // trace_file.h
 
 // Members that are not set are taken from the environment, as launchers set it
@@ -90,7 +91,7 @@ class JoinedWorld {
   JoinedWorld(const JoinedWorld&) = delete;
   JoinedWorld& operator=(const JoinedWorld&) = delete;
 
-  Context& context() { return *context_; }
+  Context& context();
   int local_rank() const { return local_rank_; }  // among the ranks of this host
   // Checks that this rank can write its trace. Errors: kUnavailable.
   absl::Status CheckTraceFile() const;
@@ -101,10 +102,9 @@ class JoinedWorld {
   absl::Status Leave(const absl::Status& status);
 
  private:
-  const ContextOptions options_;
   std::unique_ptr<ProcessWorld> world_;
-  std::unique_ptr<Context> context_;
-  const std::unique_ptr<TraceFile> trace_;  // of this rank
+  std::unique_ptr<TraceFile> trace_;  // of this rank
+  std::unique_ptr<RankContext> context_;
   const int local_rank_;
   const ExceptionWatch exceptions_;
   bool left_ = false;

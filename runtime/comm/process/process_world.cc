@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/kept_worlds.h"
 #include "dtensor/runtime/comm/nccl/nccl_carrier.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -16,9 +17,20 @@
 #include "dtensor/runtime/device/cuda/rank_device.h"
 
 namespace dtensor {
+namespace {
+
+KeptWorlds<ProcessWorld>& Kept() {
+  static auto& kept = *new KeptWorlds<ProcessWorld>;
+  return kept;
+}
+
+}  // namespace
+
+void LetGo(std::unique_ptr<ProcessWorld> world) { Kept().LetGo(std::move(world)); }
 
 absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedRank& rank,
                                                                  RankLinks links) {
+  Kept().LetGo(nullptr);  // each world takes a range of addresses, and these are few
   if (rank.size > 1 && rank.secret.empty() && !IsLoopback(rank.address.host)) {
     return InvalidArgument(
         {"JoinWorld: whoever reaches ", rank.address.ToString(),

@@ -62,6 +62,9 @@ class ProcessWorld {
   // says where it was met), else `status`, prefixed "rank R: ".
   absl::Status Leave(absl::Status status);
 
+  bool has_tensors() const { return device_->tensors() > 0; }
+  void ReleaseFreeMemory() { device_->set_kept_bytes(0); }
+
  private:
   ProcessWorld(const LaunchedRank& rank, RankLinks links) : rank_(rank), links_(std::move(links)) {}
   absl::Status Meet();
@@ -89,6 +92,9 @@ class ProcessWorld {
   bool is_connected_ = false, left_ = false;
   absl::Status result_;
 };
+
+// Destroys `world`, or, after Leave(), keeps it if it has tensors (kept_worlds.h).
+void LetGo(std::unique_ptr<ProcessWorld> world);
 
 }  // namespace dtensor
 
