@@ -191,6 +191,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/process/tcp_transport.cc
   runtime/comm/process/world_joiner.cc
   runtime/comm/quiet_thread.cc
+  runtime/comm/report.cc
   runtime/comm/send_list.cc
   runtime/comm/shared/board.cc
   runtime/comm/shared/board_wait.cc
@@ -347,12 +348,14 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/process/host_card.h
   runtime/comm/process/host_communicator.h
   runtime/comm/process/host_memory.h
+  runtime/comm/process/join_options.h
   runtime/comm/process/launch.h
   runtime/comm/process/process_world.h
   runtime/comm/process/world_joiner.h
   runtime/comm/pulls/exchange_stage.h
   runtime/comm/pulls/pull_communicator.h
   runtime/comm/pulls/spinning.h
+  runtime/comm/report.h
   runtime/comm/send_list.h
   runtime/comm/shared/board.h
   runtime/comm/shared/host_ranks.h

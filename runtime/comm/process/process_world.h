@@ -42,10 +42,11 @@ struct RankLinks {
 
 class ProcessWorld {
  public:
-  // Collective: every rank's process calls it. Errors: kInvalidArgument for a world that other
-  // hosts can reach and that has no secret, for ranks with different transports, if two ranks have
-  // one GPU, or only some ranks have one; kUnavailable for a GPU that does not exist, or a program
-  // without CUDA; as ControlPlane::Join, TcpTransport::Connect and `links.transport`.
+  // Collective: every rank's process calls it. Errors: kInvalidArgument without an address, with
+  // the remedy, for a world that other hosts can reach and that has no secret, for ranks with
+  // different transports, if two ranks have one GPU, or only some ranks have one; kUnavailable for
+  // a GPU that does not exist, or a program without CUDA; as ControlPlane::Join,
+  // TcpTransport::Connect and `links.transport`.
   static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank,
                                                             RankLinks links = {});
   // Leaves with OK, unless Leave was called.
