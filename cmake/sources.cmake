@@ -63,7 +63,6 @@ set(DTENSOR_ALGEBRA_HEADERS
   dtensor/layout/visualize.h
   dtensor/redistribution/chunk_schedule.h
   dtensor/redistribution/cost_model.h
-  dtensor/redistribution/cost_model_check.h
   dtensor/redistribution/redistribution_plan.h
   dtensor/redistribution/visualize.h
   dtensor/rules/op_rule.h
@@ -295,10 +294,8 @@ set(DTENSOR_DTENSOR_SOURCES
 # Installed: those for users, and what these include.
 set(DTENSOR_DTENSOR_HEADERS
   dtensor/attention/attention.h
-  dtensor/attention/attention_op.h
   dtensor/dtensor.h
   dtensor/layout/digest.h
-  dtensor/ops/op_defs.h
   dtensor/ops/ops.h
   dtensor/redistribution/chunked_move.h
   dtensor/redistribution/lineage.h
@@ -399,7 +396,6 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/arguments/box_loop.h
   runtime/kernels/arguments/box_move.h
   runtime/kernels/arguments/elementwise_op.h
-  runtime/kernels/arguments/norm_args.h
   runtime/kernels/arguments/rope_frequency.h
   runtime/kernels/arguments/softmax_args.h
   runtime/kernels/arguments/strided_loop.h
@@ -414,7 +410,6 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/norm.h
   runtime/kernels/optimizer.h
   runtime/kernels/reduce.h
-  runtime/kernels/row_checks.h
   runtime/kernels/softmax.h
   runtime/net/framed_link.h
   runtime/net/handshake.h
@@ -527,17 +522,14 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/context_pattern.h
   parallel_plans/explain/explain.h
   parallel_plans/explain/fold_paths.h
-  parallel_plans/explain/fullest_rank.h
   parallel_plans/explain/placed_modules.h
   parallel_plans/explain/step_figures.h
-  parallel_plans/explain/step_meter.h
   parallel_plans/explain/training_step.h
   parallel_plans/explain/visualize.h
   parallel_plans/fully_shard.h
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h
-  parallel_plans/plan_builder.h
   parallel_plans/presets.h
   parallel_plans/style_text.h
   parallel_plans/styles.h

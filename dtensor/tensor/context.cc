@@ -16,7 +16,6 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
-#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -252,7 +251,7 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
         {"set_redistribution_options: in_place destroys what it redistributes, "
          "so no operator does it; give it to one Redistribute"});
   }
-  DT_RETURN_IF_ERROR(CheckCosts(options.links));
+  DT_RETURN_IF_ERROR(options.links.Check());
   tables_->usual = tables_->Intern(options);
   return absl::OkStatus();
 }
