@@ -350,6 +350,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/process/process_world.h
   runtime/comm/process/world_joiner.h
   runtime/comm/pulls/exchange_stage.h
+  runtime/comm/pulls/exchange_wait.h
   runtime/comm/pulls/pull_communicator.h
   runtime/comm/pulls/spinning.h
   runtime/comm/report.h
