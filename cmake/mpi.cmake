@@ -11,7 +11,7 @@ if(MPI_CXX_FOUND)
   target_link_libraries(dtensor_mpi PUBLIC dtensor ${DTENSOR_MPI_ABSL} MPI::MPI_CXX)
   # Programs join by MPI since they are linked with it, though they may call nothing of it: a linker
   # would leave it out, the one archive's object or the whole shared library.
-  set(DTENSOR_MPI_LINKED -Wl,--undefined=_ZN7dtensor13JoinMpiLaunchERKNS_13LaunchOptionsE)
+  set(DTENSOR_MPI_LINKED -Wl,--undefined=_ZN7dtensor13JoinMpiLaunchERKNS_11JoinOptionsE)
   if(BUILD_SHARED_LIBS)
     set(DTENSOR_MPI_LINKED -Wl,--no-as-needed)
   endif()

@@ -63,7 +63,6 @@ set(DTENSOR_ALGEBRA_HEADERS
   dtensor/layout/visualize.h
   dtensor/redistribution/chunk_schedule.h
   dtensor/redistribution/cost_model.h
-  dtensor/redistribution/cost_model_check.h
   dtensor/redistribution/redistribution_plan.h
   dtensor/redistribution/visualize.h
   dtensor/rules/op_rule.h
@@ -140,8 +139,10 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/op.cc
   dtensor/tensor/op_checks.cc
   dtensor/tensor/op_helpers.cc
+  dtensor/tensor/rank_context.cc
   dtensor/tensor/recompute.cc
   dtensor/tensor/reduce_gradients.cc
+  dtensor/tensor/run_ranks.cc
   dtensor/tensor/saved_memory.cc
   dtensor/tensor/tape.cc
   dtensor/tensor/tape_reductions.cc
@@ -190,6 +191,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/process/tcp_transport.cc
   runtime/comm/process/world_joiner.cc
   runtime/comm/quiet_thread.cc
+  runtime/comm/report.cc
   runtime/comm/send_list.cc
   runtime/comm/shared/board.cc
   runtime/comm/shared/board_wait.cc
@@ -293,10 +295,8 @@ set(DTENSOR_DTENSOR_SOURCES
 # Installed: those for users, and what these include.
 set(DTENSOR_DTENSOR_HEADERS
   dtensor/attention/attention.h
-  dtensor/attention/attention_op.h
   dtensor/dtensor.h
   dtensor/layout/digest.h
-  dtensor/ops/op_defs.h
   dtensor/ops/ops.h
   dtensor/redistribution/chunked_move.h
   dtensor/redistribution/lineage.h
@@ -347,12 +347,15 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/process/host_card.h
   runtime/comm/process/host_communicator.h
   runtime/comm/process/host_memory.h
+  runtime/comm/process/join_options.h
   runtime/comm/process/launch.h
   runtime/comm/process/process_world.h
   runtime/comm/process/world_joiner.h
   runtime/comm/pulls/exchange_stage.h
+  runtime/comm/pulls/exchange_wait.h
   runtime/comm/pulls/pull_communicator.h
   runtime/comm/pulls/spinning.h
+  runtime/comm/report.h
   runtime/comm/send_list.h
   runtime/comm/shared/board.h
   runtime/comm/shared/host_ranks.h
@@ -396,7 +399,6 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/arguments/box_loop.h
   runtime/kernels/arguments/box_move.h
   runtime/kernels/arguments/elementwise_op.h
-  runtime/kernels/arguments/norm_args.h
   runtime/kernels/arguments/rope_frequency.h
   runtime/kernels/arguments/softmax_args.h
   runtime/kernels/arguments/strided_loop.h
@@ -411,7 +413,6 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/norm.h
   runtime/kernels/optimizer.h
   runtime/kernels/reduce.h
-  runtime/kernels/row_checks.h
   runtime/kernels/softmax.h
   runtime/net/framed_link.h
   runtime/net/handshake.h
@@ -524,17 +525,14 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/context_pattern.h
   parallel_plans/explain/explain.h
   parallel_plans/explain/fold_paths.h
-  parallel_plans/explain/fullest_rank.h
   parallel_plans/explain/placed_modules.h
   parallel_plans/explain/step_figures.h
-  parallel_plans/explain/step_meter.h
   parallel_plans/explain/training_step.h
   parallel_plans/explain/visualize.h
   parallel_plans/fully_shard.h
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h
-  parallel_plans/plan_builder.h
   parallel_plans/presets.h
   parallel_plans/style_text.h
   parallel_plans/styles.h

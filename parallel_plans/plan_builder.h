@@ -15,9 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
-#include "dtensor/runtime/core/export.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace internal {
 
 class PlanBuilder {

@@ -131,19 +131,41 @@ def _header_test(name, hdrs, srcs, testonly, **kwargs):
         **kwargs
     )
 
-def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = None, testonly = None, **kwargs):
+def dt_library(
+        name,
+        hdrs = [],
+        internal_hdrs = [],
+        srcs = [],
+        deps = [],
+        copts = [],
+        visibility = None,
+        testonly = None,
+        **kwargs):
     """A cc_library with our warnings, our include paths and a header test; private to its room unless told otherwise.
 
     Args:
       name: as in cc_library; so are hdrs, srcs, deps and testonly. `name_header_test` is made beside it.
       hdrs: compiled alone by the header test, but for `*-inl.h` and those whose source in srcs does it.
-      srcs: sources, and headers that no other target may include.
+      internal_hdrs: hdrs that are not for users, and that CMake does not install: of this library and tests.
+      srcs: sources; in dtensor/ also headers that no other target may include. (Elsewhere they would lack
+        the include path, and are internal_hdrs.)
       deps: libraries.
       copts: after ours.
       visibility: that of the package if None, which is private.
       testonly: for helpers of tests; that of the package if None.
       **kwargs: handed to cc_library (textual_hdrs, tags, linkopts, target_compatible_with, ...).
     """
+    if internal_hdrs:
+        # A target that is not public, by which //cmake tells them from the others. tools/check_deps takes it for
+        # a part of the library, whose deps it has.
+        native.cc_library(
+            name = name + "_internal_hdrs",
+            hdrs = internal_hdrs,
+            include_prefix = _include_prefix(),
+            testonly = testonly,
+            visibility = ["//visibility:private"],
+        )
+        deps = deps + [":{}_internal_hdrs".format(name)]
     native.cc_library(
         name = name,
         hdrs = hdrs,
@@ -158,7 +180,7 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
     )
     _header_test(
         name = name,
-        hdrs = hdrs,
+        hdrs = hdrs + internal_hdrs,
         srcs = srcs,
         testonly = testonly,
         target_compatible_with = kwargs.get("target_compatible_with", []),

@@ -9,10 +9,9 @@
 #include "dtensor/attention/attention.h"
 #include "dtensor/attention/attention_plan.h"
 #include "dtensor/layout/device_mesh.h"
-#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/op.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace internal {
 
 struct AttentionAttrs {

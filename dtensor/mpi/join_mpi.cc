@@ -4,10 +4,9 @@
 
 namespace dtensor {
 
-absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(MPI_Comm comm, const JoinOptions& options) {
-  return JoinWorldBy(options, [&](const LaunchOptions& launch, const absl::Status& refusal) {
-    return JoinMpiWorld(comm, launch, refusal);
-  });
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(MPI_Comm comm, const JoinOptions& options,
+                                                       const ContextOptions& contexts) {
+  return JoinWorldBy([&] { return JoinMpiWorld(comm, options); }, contexts);
 }
 
 }  // namespace dtensor

@@ -44,7 +44,8 @@ namespace DTENSOR_EXPORT dtensor {
 // they may call again, and until all have done so, no other collective call may use `comm`;
 // kUnavailable if rank 0 cannot listen, or a rank's trace cannot be written.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(MPI_Comm comm,
-                                                       const JoinOptions& options = {});
+                                                       const JoinOptions& options = {},
+                                                       const ContextOptions& contexts = {});
 
 }  // namespace dtensor
 

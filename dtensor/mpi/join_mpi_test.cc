@@ -148,7 +148,7 @@ TEST(JoinMpi, OptionsThatContradict) {
   refused(1, "gives another address than rank 0", [](auto& o) { o.address = "localhost:9"; });
   refused(2, "gives another job than rank 0", [](auto& o) { o.job = "x"; });
   refused(1, "device is meta", [](auto& o) { o.device = Device::Kind::kMeta; });
-  refused(3, "options give gpu, and JoinOptions::device is cpu", [](auto& o) { o.gpu = 3; });
+  refused(3, "options give gpu, and the device is cpu", [](auto& o) { o.gpu = 3; });
 }
 
 TEST(JoinMpi, NowhereToListen) {
@@ -324,9 +324,7 @@ TEST(JoinMpi, SaysWhoDoesNotReturn) {
 }
 
 TEST(JoinMpi, ATraceThatCannotBeWritten) {
-  JoinOptions options;
-  options.contexts.trace_file = "/nowhere/trace.json";
-  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD, options).status(),
+  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD, {}, {.trace_file = "/nowhere/trace.json"}).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nowhere/trace")));
 }
 

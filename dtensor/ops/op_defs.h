@@ -11,10 +11,9 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/op.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace internal {
 
 // matmul.cc

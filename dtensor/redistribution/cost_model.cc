@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/runtime/core/number_text.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -123,24 +122,23 @@ absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
   return table;
 }
 
-absl::Status CheckCosts(const CostModel& costs) {
-  const MachineRates& rates = costs.rates();
-  for (const auto& [axis, link] : rates.links) DT_RETURN_IF_ERROR(CheckLink(axis, link));
-  DT_RETURN_IF_ERROR(CheckLink("*", rates.every_other_link));
-  DT_RETURN_IF_ERROR(CheckRate("copy", rates.copy_gb_per_second));
-  DT_RETURN_IF_ERROR(CheckRate("reduce", rates.reduce_gb_per_second));
-  DT_RETURN_IF_ERROR(CheckRate("multiply", rates.multiply_gf_per_second));
+absl::Status CostModel::Check() const {
+  for (const auto& [axis, link] : rates_.links) DT_RETURN_IF_ERROR(CheckLink(axis, link));
+  DT_RETURN_IF_ERROR(CheckLink("*", rates_.every_other_link));
+  DT_RETURN_IF_ERROR(CheckRate("copy", rates_.copy_gb_per_second));
+  DT_RETURN_IF_ERROR(CheckRate("reduce", rates_.reduce_gb_per_second));
+  DT_RETURN_IF_ERROR(CheckRate("multiply", rates_.multiply_gf_per_second));
   // These may be left out (0).
-  for (size_t type = 0; type < rates.gemm_gf_per_second.size(); ++type) {
-    if (rates.gemm_gf_per_second[type] == 0) continue;
+  for (size_t type = 0; type < rates_.gemm_gf_per_second.size(); ++type) {
+    if (rates_.gemm_gf_per_second[type] == 0) continue;
     DT_RETURN_IF_ERROR(CheckRate(absl::StrCat("gemm ", dtensor::ToString(static_cast<DType>(type))),
-                                 rates.gemm_gf_per_second[type]));
+                                 rates_.gemm_gf_per_second[type]));
   }
-  if (rates.memory_gb_per_second != 0) {
-    DT_RETURN_IF_ERROR(CheckRate("memory", rates.memory_gb_per_second));
+  if (rates_.memory_gb_per_second != 0) {
+    DT_RETURN_IF_ERROR(CheckRate("memory", rates_.memory_gb_per_second));
   }
-  if (IsLatency(rates.call_us)) return absl::OkStatus();
-  return NoCost("call", rates.call_us, "take 0 or more microseconds");
+  if (IsLatency(rates_.call_us)) return absl::OkStatus();
+  return NoCost("call", rates_.call_us, "take 0 or more microseconds");
 }
 
 CostModel CostModel::On(const DeviceMesh& mesh) const {

@@ -22,6 +22,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
@@ -65,6 +66,10 @@ class CostModel {
   // name. Plans and ExplainStep use this. A run simulated directly (Simulate) looks only at lines
   // with the names of axes.
   CostModel On(const DeviceMesh& mesh) const;
+  // Checks the numbers: Parse() makes only valid models, but setters take any number. Errors:
+  // kInvalidArgument, with the line that would be invalid, for a rate that is not above 0, a
+  // negative latency, or either if it is infinite or NaN.
+  absl::Status Check() const;
   // Whether no axis has a link of its own: then plans differ only in their numbers of messages and
   // bytes.
   bool uniform() const { return rates_.links.empty(); }

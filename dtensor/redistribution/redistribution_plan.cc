@@ -10,7 +10,6 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
-#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/plan_alternatives.h"
 #include "dtensor/redistribution/plan_rounds.h"
@@ -167,7 +166,7 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
     return InvalidArgument(
         {"redistribute ", Describe(from, to, shape, dtype), ": ", status.message()});
   }
-  DT_RETURN_IF_ERROR(CheckCosts(options.links));
+  DT_RETURN_IF_ERROR(options.links.Check());
   RedistributionPlan plan;
   plan.from_ = from;
   plan.to_ = to;

@@ -16,7 +16,6 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
-#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -24,7 +23,6 @@
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/work_scope.h"
-#include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
 
@@ -253,7 +251,7 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
         {"set_redistribution_options: in_place destroys what it redistributes, "
          "so no operator does it; give it to one Redistribute"});
   }
-  DT_RETURN_IF_ERROR(CheckCosts(options.links));
+  DT_RETURN_IF_ERROR(options.links.Check());
   tables_->usual = tables_->Intern(options);
   return absl::OkStatus();
 }
@@ -364,43 +362,6 @@ void Context::EndProgram() {
   ForgetReads();
   StopTrace();
   if (tracer_ != nullptr) tracer_->Detach();
-}
-
-namespace {
-
-// A rank's function with a Context, which lives as long as its tensors.
-RankFunction WithContext(const std::function<absl::Status(Context&)>& fn,
-                         const ContextOptions& options, TraceFile& traces) {
-  if (!fn) return nullptr;
-  return [&](Communicator& communicator, Device& device) {
-    auto context = std::make_shared<Context>(communicator, device, options);
-    const absl::Status status = context->FinishProgram(NoThrow([&] { return fn(*context); }));
-    if (context->tracer() != nullptr) traces.Add(context->trace());
-    if (device.tensors() > 0) device.KeepAlive(std::move(context));
-    return status;
-  };
-}
-
-}  // namespace
-
-absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
-                      const RunOptions& options, const ContextOptions& contexts) {
-  const ContextOptions all = WithEnvironment(contexts);
-  TraceFile traces(all.trace_file);
-  DT_RETURN_IF_ERROR(traces.Check());
-  absl::Status status = RunLocalRanks(n, WithContext(fn, all, traces), options);
-  status.Update(traces.Write());
-  return status;
-}
-
-absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
-                      const SimulationOptions& options) {
-  TraceFile traces(options.contexts.trace_file);
-  DT_RETURN_IF_ERROR(traces.Check());
-  const RankFunction run = WithContext(fn, options.contexts, traces);
-  absl::Status status = RunSimulatedRank(rank, size, run, options.cost.rates());
-  status.Update(traces.Write());
-  return status;
 }
 
 }  // namespace dtensor

@@ -141,7 +141,7 @@ class Context {
 
   // The options for redistributions whose call gives none. Must be the same on all ranks. Errors:
   // kInvalidArgument for in_place, because operators would destroy their operands: only a single
-  // call can ask for it; and for `links` that are not valid (CheckCosts).
+  // call can ask for it; and for `links` that are not valid (CostModel::Check).
   const RedistributionOptions& redistribution_options() const;
   absl::Status set_redistribution_options(const RedistributionOptions& options);
   const OverlapOptions& overlap() const { return overlap_; }

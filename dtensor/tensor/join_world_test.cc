@@ -2,11 +2,14 @@
 // world, as processes have.
 #include "dtensor/tensor/join_world.h"
 
+#include <cstdlib>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,11 +49,10 @@ void OnTwoThreads(const std::function<void(int)>& fn) {
 TEST(JoinWorld, RefusesWhatIsForGpus) {
   JoinOptions options = OfRank(PairOptions(), 0);
   options.gpu = 0;
-  EXPECT_THAT(JoinWorld(options), Refuses(HasSubstr("give gpu, and JoinOptions::device is cpu")));
+  EXPECT_THAT(JoinWorld(options), Refuses(HasSubstr("give gpu, and the device is cpu")));
   options.gpu.reset();
   options.cuda_device = [](int, int) { return nullptr; };
-  EXPECT_THAT(JoinWorld(options),
-              Refuses(HasSubstr("give cuda_device, and JoinOptions::device is cpu")));
+  EXPECT_THAT(JoinWorld(options), Refuses(HasSubstr("give cuda_device, and the device is cpu")));
 }
 
 // fn on both ranks of a world; what they left with.
@@ -143,6 +145,52 @@ TEST(JoinedWorld, AProcessMayBeInSeveral) {
     EXPECT_THAT(ToGlobal<float>(twos), IsOkAndHolds(std::vector<float>(3, 2)));
     DT_EXPECT_OK(first->Leave(absl::OkStatus()));
   });
+}
+
+// Rank 0 fails, and rank 1 returns only when the report says that it has not returned yet: so the
+// world ends only if the time-out and the report are those that RunWorld was given.
+class RunWorldTest : public ::testing::Test {
+ protected:
+  absl::Status Rank(Context& context) {
+    if (context.rank() == 0) return absl::DataLossError("my disk is full");
+    late_.get_future().wait();
+    return absl::OkStatus();
+  }
+  absl::Status Run() {
+    const RunOptions options = {.timeout_seconds = 2,
+                                .report = [this](const absl::Status& trouble) {
+                                  if (absl::IsDeadlineExceeded(trouble)) late_.set_value();
+                                }};
+    return RunWorld(
+        2, [this](Context& context) { return Rank(context); }, options);
+  }
+
+  std::promise<void> late_;
+};
+
+TEST_F(RunWorldTest, ATimeoutAndAReportHoldForThreads) {
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 0: my disk is full")));
+}
+
+// This process is rank 0 of a launcher's; rank 1 is a thread that says so itself.
+TEST_F(RunWorldTest, ATimeoutAndAReportHoldUnderALauncher) {
+  const JoinOptions both = PairOptions();
+  const std::vector<std::pair<const char*, std::string>> launcher = {
+      {"DTENSOR_RANK", "0"},
+      {"DTENSOR_SIZE", "2"},
+      {"DTENSOR_ADDRESS", both.address},
+      {"DTENSOR_JOB", both.job}};
+  for (const auto& [name, value] : launcher) setenv(name, value.c_str(), 1);
+  OnTwoThreads([&](int rank) {
+    if (rank == 0) {
+      EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("my disk is full")));
+      return;
+    }
+    const auto world = JoinWorld(OfRank(both, 1));
+    DT_ASSERT_OK(world.status());
+    (*world)->Leave(Rank((*world)->context())).IgnoreError();
+  });
+  for (const auto& [name, value] : launcher) unsetenv(name);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "dtensor/runtime/comm/local/local_ranks.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/rank_context.h"
 #include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
@@ -20,18 +21,6 @@ struct RankOptions {
   TraceFile traces;
 };
 
-void KeepTrace(Context& context, TraceFile& traces) {
-  if (context.tracer() != nullptr) traces.Add(context.trace());
-}
-
-// Ends the program of a rank. Its Context lives on as long as its tensors.
-void Retire(std::shared_ptr<Context> context) {
-  if (context == nullptr) return;
-  context->EndProgram();
-  Device& device = context->device();
-  if (device.tensors() > 0) device.KeepAlive(std::move(context));
-}
-
 }  // namespace
 
 struct LocalRank::State {
@@ -40,18 +29,13 @@ struct LocalRank::State {
       : ranks(std::move(ranks)),
         options(std::move(options_in)),
         rank(communicator.rank()),
-        context(std::make_shared<Context>(communicator, this->ranks->device(rank),
-                                          options->contexts)) {}
-  ~State() {
-    Leave(exceptions.status()).IgnoreError();
-    Retire(std::move(context));
-  }
+        context(communicator, this->ranks->device(rank), options->contexts, options->traces) {}
+  ~State() { Leave(exceptions.status()).IgnoreError(); }
 
   absl::Status Leave(const absl::Status& status) {
     if (left) return result;
     left = true;
-    const absl::Status finished = context->FinishProgram(status);
-    KeepTrace(*context, options->traces);
+    const absl::Status finished = context.Finish(status);
     result = NoThrow([&] { return ranks->Leave(rank, finished); });
     result.Update(options->traces.Write());
     return result;
@@ -60,7 +44,7 @@ struct LocalRank::State {
   const std::shared_ptr<LocalRanks> ranks;
   const std::shared_ptr<RankOptions> options;
   const int rank;
-  std::shared_ptr<Context> context;
+  RankContext context;
   const ExceptionWatch exceptions;
   bool left = false;
   absl::Status result;
@@ -88,20 +72,17 @@ struct LocalWorld::State {
     DT_REQUIRE(
         !ranks->runs(),
         "LocalWorld: one that goes while Run is on its way; let Run return first, in fn too");
-    for (const std::shared_ptr<Context>& context : contexts) {
-      if (context != nullptr) KeepTrace(*context, options->traces);
-    }
+    contexts.clear();  // this keeps their traces
     NoThrow([&] {
       const absl::Status written = options->traces.Write();
       if (!written.ok() && options->report != nullptr) options->report(written);
       return absl::OkStatus();
     }).IgnoreError();
-    for (std::shared_ptr<Context>& context : contexts) Retire(std::move(context));
   }
 
   const std::shared_ptr<LocalRanks> ranks;
   const std::shared_ptr<RankOptions> options;
-  std::vector<std::shared_ptr<Context>> contexts;  // for Run: each is made by its rank
+  std::vector<std::unique_ptr<RankContext>> contexts;  // for Run: each is made by its rank
 };
 
 LocalWorld::LocalWorld(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -130,12 +111,14 @@ absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
   RankFunction with_context;
   if (fn) {
     with_context = [&state = state(), &fn](Communicator& communicator, Device& device) {
-      std::shared_ptr<Context>& context = state.contexts[communicator.rank()];
-      if (context == nullptr) {
-        context = std::make_shared<Context>(communicator, device, state.options->contexts);
+      std::unique_ptr<RankContext>& held = state.contexts[communicator.rank()];
+      if (held == nullptr) {
+        held = std::make_unique<RankContext>(communicator, device, state.options->contexts,
+                                             state.options->traces);
       }
-      DT_RETURN_IF_ERROR(fn(*context));
-      return context->FinishBegun();
+      Context& context = **held;
+      DT_RETURN_IF_ERROR(fn(context));
+      return context.FinishBegun();
     };
   }
   return state().ranks->Run(with_context);

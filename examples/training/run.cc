@@ -306,8 +306,7 @@ absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<
   // If no rank trains, there is nothing to trace.
   const ContextOptions contexts =
       corpus.ok() ? options.contexts : ContextOptions{.read_environment = false};
-  const JoinOptions join = {.contexts = contexts};
-  DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads, join)
+  DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads, contexts)
                                          : RunRanks(ranks, run, threads, contexts));
   DT_RETURN_IF_ERROR(refused);
   return result;

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/context.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace internal {
 
 // Returns ranks, ascending, one of which holds the most. `specs` are the Specs of all tensors in

@@ -8,12 +8,11 @@
 
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
-#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/work_scope.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace internal {
 
 // Observes `context` for as long as it lives. What is counted while a scope is the current one is

@@ -11,14 +11,17 @@
 
 namespace dtensor {
 
-// World has a method `has_tensors() const`. Thread-safe. A KeptWorlds in a static variable must
-// never be destroyed, since the last tensors may be in other static variables.
+// World has the methods `bool has_tensors() const` and `void ReleaseFreeMemory()`; after the latter
+// its devices keep no memory but that of tensors. Thread-safe. A KeptWorlds in a static variable
+// must never be destroyed, since the last tensors may be in other static variables.
 template <typename World>
 class KeptWorlds {
  public:
   // Destroys `world` (null: none) and the worlds of earlier calls, except those that still have
-  // tensors. They stay until a later call finds that these are gone.
+  // tensors. They stay, with as little memory as these need, until a later call finds that the
+  // tensors are gone.
   void LetGo(std::unique_ptr<World> world) {
+    if (world != nullptr && world->has_tensors()) world->ReleaseFreeMemory();
     std::vector<std::unique_ptr<World>> over;  // destroyed once the mutex is free again
     const std::lock_guard lock(mutex_);
     if (world != nullptr) kept_.push_back(std::move(world));

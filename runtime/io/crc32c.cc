@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "dtensor/runtime/io/crc32c_tables.h"
+
 namespace dtensor {
 namespace {
 
@@ -47,7 +49,7 @@ __attribute__((target("sse4.2"))) uint32_t ByInstruction(uint32_t crc, const uns
 
 }  // namespace
 
-uint32_t internal::Crc32cByTables(uint32_t crc, const void* data, size_t size) {
+uint32_t Crc32cByTables(uint32_t crc, const void* data, size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   crc = ~crc;
   for (; size >= 8; bytes += 8, size -= 8) {
@@ -64,7 +66,7 @@ uint32_t Crc32c(uint32_t crc, const void* bytes, size_t size) {
   static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
   if (has_instruction) return ByInstruction(crc, static_cast<const unsigned char*>(bytes), size);
 #endif
-  return internal::Crc32cByTables(crc, bytes, size);
+  return Crc32cByTables(crc, bytes, size);
 }
 
 }  // namespace dtensor

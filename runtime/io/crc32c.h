@@ -16,11 +16,6 @@ namespace DTENSOR_EXPORT dtensor {
 // GB/s; else tables.
 uint32_t Crc32c(uint32_t crc, const void* bytes, size_t size);
 
-namespace internal {
-// Computes it by tables, on any processor, with the same results.
-uint32_t Crc32cByTables(uint32_t crc, const void* bytes, size_t size);
-}  // namespace internal
-
 }  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_IO_CRC32C_H_

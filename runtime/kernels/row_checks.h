@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/norm_args.h"
 
-namespace DTENSOR_EXPORT dtensor {
+namespace dtensor {
 namespace kernels::internal {
 
 // x: [..., n] of floats; out: the same shape and type, row-major.

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/limit_cuda_capability.h"
 #include "dtensor/runtime/testing/kernel_devices.h"
 #include "gtest/gtest.h"
 

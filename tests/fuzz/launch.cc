@@ -25,8 +25,7 @@ void Try(absl::string_view input) {
   if (!IsRead(read)) return;
   Require(0 <= read->rank && read->rank < read->size, "a rank is one of the world's");
   Require(0 <= read->local_rank && read->local_rank < read->size, "also among its host's");
-  Require(read->size == 1 || (0 < read->address.port && read->address.port <= 65535),
-          "there is where to meet");
+  Require(0 <= read->address.port && read->address.port <= 65535, "a port is none, or one");
   Require(!read->launcher.empty(), "somebody said so");
   Require(read->transport.empty() || read->transport == "tcp" || read->transport == "mpi",
           "messages go by something");

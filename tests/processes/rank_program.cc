@@ -197,14 +197,10 @@ int Main(int argc, char** argv) {
   app.add_option("--marker", request.marker);
   app.add_option("--device", request.device)->check(CLI::IsMember({"cpu", "cuda"}));
   CLI11_PARSE(app, argc, argv);
-  RunOptions threads;
-  threads.timeout_seconds = request.timeout;
-  if (request.device == "cuda") threads.device = Device::Kind::kCuda;
-  JoinOptions join;
-  join.timeout_seconds = request.timeout;
+  RunOptions options = {.timeout_seconds = request.timeout};
+  if (request.device == "cuda") options.device = Device::Kind::kCuda;
   const absl::Status status = RunWorld(
-      request.threads, [&](Context& context) { return RankProgram(request, context); }, threads,
-      join);
+      request.threads, [&](Context& context) { return RankProgram(request, context); }, options);
   if (!status.ok()) std::printf("error: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

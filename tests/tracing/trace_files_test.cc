@@ -143,15 +143,14 @@ TEST(TraceFiles, HaveWhatRanksThatWereTakenDropped) {
 }
 
 TEST(TraceFiles, HaveWhatProcessesDropped) {
-  JoinOptions options = {.size = 2,
-                         .address = absl::StrCat("127.0.0.1:", FreePort()),
-                         .job = "job",
-                         .timeout_seconds = 30};
-  options.contexts = TracedTo(PathOf("process.json"));
+  const JoinOptions options = {.size = 2,
+                               .address = absl::StrCat("127.0.0.1:", FreePort()),
+                               .job = "job",
+                               .timeout_seconds = 30};
   OnTwoThreads([&](int number) {
     JoinOptions mine = options;
     mine.rank = number;
-    const auto world = JoinWorld(mine);
+    const auto world = JoinWorld(mine, TracedTo(PathOf("process.json")));
     DT_ASSERT_OK(world.status());
     DT_EXPECT_OK((*world)->Leave(DropsAtItsEnd((*world)->context())));
     DT_EXPECT_OK((*world)->Leave(absl::OkStatus())) << "the second is nothing";
@@ -243,10 +242,10 @@ TEST(TraceFiles, TheProgramMayGoToAnotherFolder) {
   fs::current_path(top / "%r");
   DT_EXPECT_OK(RunRanks(1, leaves, {}, TracedTo("of_%r.json")));
   fs::current_path(top / "%r");
-  JoinOptions options = {
+  const JoinOptions alone = {
       .rank = 0, .size = 1, .address = absl::StrCat("127.0.0.1:", FreePort()), .job = "job"};
-  options.contexts = TracedTo("process.json");
-  DT_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<JoinedWorld> world, JoinWorld(options));
+  DT_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<JoinedWorld> world,
+                          JoinWorld(alone, TracedTo("process.json")));
   DT_EXPECT_OK(world->Leave(leaves(world->context())));
   fs::current_path(before);
   EXPECT_TRUE(fs::exists(top / "%r/of_0.json"));

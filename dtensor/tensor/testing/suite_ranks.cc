@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<std::string>> OnProcesses(Context& kept, const BytesF
 
 // Whether somebody has started this process as a rank; alone it makes no world, on no GPU.
 bool IsRank() {
-  const auto rank = ReadLaunch({.may_lack_address = true});
+  const auto rank = ReadLaunch();
   return rank.ok() && rank->size > 1;
 }
 

@@ -1,6 +1,5 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +12,6 @@
 #include "dtensor/runtime/device/meta/meta_device.h"
 
 namespace dtensor {
-
-void PrintOnStderr(const absl::Status& trouble) {
-  std::fprintf(stderr, "dtensor: %s\n", trouble.ToString().c_str());
-}
 
 bool CanPin(int n) { return CoreClaim::Make(n).ok(); }
 

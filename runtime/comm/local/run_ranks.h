@@ -12,14 +12,13 @@
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/local/lent_threads.h"
+#include "dtensor/runtime/comm/report.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace DTENSOR_EXPORT dtensor {
-
-void PrintOnStderr(const absl::Status& trouble);  // "dtensor: CODE: message", one line
 
 struct RunOptions {
   Device::Kind device = Device::Kind::kCpu;  // kCpu, kDeferred or kCuda

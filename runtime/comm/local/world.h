@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/local/rank_group.h"
-#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/pulls/exchange_wait.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
 #include "dtensor/runtime/comm/wait_chain.h"
 #include "dtensor/runtime/core/export.h"
@@ -30,19 +29,7 @@ namespace DTENSOR_EXPORT dtensor {
 class World {
  public:
   using Group = RankGroup;
-  // Waits until `member` of `group` reaches `stage` of exchange `number`.
-  struct Wait {
-    int rank;  // who waits
-    RankGroup& group;
-    int member;
-    ExchangeStage stage;
-    uint64_t number;
-    absl::string_view op;
-
-    int peer() const { return group.ranks()[member]; }
-    bool over() const { return group.Reached(member, stage, number); }
-    std::string ToString() const { return CallText(op, number, group.ranks()); }
-  };
+  using Wait = ExchangeWait<RankGroup>;
 
   World(int size, double timeout_seconds);  // Requires: a time above 0
 

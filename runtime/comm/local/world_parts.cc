@@ -12,11 +12,12 @@ bool WorldParts::has_tensors() const {
                      [](const auto& device) { return device->tensors() > 0; });
 }
 
+void WorldParts::ReleaseFreeMemory() {
+  for (const auto& device : devices) device->set_kept_bytes(0);
+}
+
 void LetGo(std::unique_ptr<WorldParts> world) {
   static auto& kept = *new KeptWorlds<WorldParts>;
-  if (world->has_tensors()) {
-    for (const auto& device : world->devices) device->set_kept_bytes(0);
-  }
   kept.LetGo(std::move(world));
 }
 

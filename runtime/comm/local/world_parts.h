@@ -16,6 +16,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct WorldParts {
   bool has_tensors() const;
+  void ReleaseFreeMemory();
 
   std::unique_ptr<World> world;  // null: simulated
   std::vector<std::unique_ptr<Device>> devices;
@@ -23,8 +24,7 @@ struct WorldParts {
   std::unique_ptr<Communicator> simulated;
 };
 
-// Destroys `world`, whose ranks have ended. If it still has tensors, it is kept, with as little
-// memory as they need, until a later call finds that they are gone. Thread-safe.
+// Destroys `world`, whose ranks have ended, or keeps it if it has tensors (kept_worlds.h).
 void LetGo(std::unique_ptr<WorldParts> world);
 
 }  // namespace dtensor

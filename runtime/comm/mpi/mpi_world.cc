@@ -123,7 +123,7 @@ std::string HostName() {
 }
 
 // The contradiction between options and communicator; "" if there is none.
-std::string Contradiction(const LaunchOptions& options, int rank, int size) {
+std::string Contradiction(const JoinOptions& options, int rank, int size) {
   const auto differs = [&](const char* what, std::optional<int> said, int is) {
     return said && *said != is ? absl::StrCat("options give ", what, " ", *said,
                                               ", where the communicator says ", is, "; ")
@@ -252,18 +252,20 @@ RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me, std::shared_ptr<MPI_
 }
 
 // `refusal`: this rank's reason not to join, "" if there is none; all ranks learn of it.
-absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
-                                    std::string refusal, const MpiStop& stop) {
+absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const JoinOptions& options, std::string refusal,
+                                    const MpiStop& stop) {
   const SigpipeGuard guard;
   const auto use = std::make_shared<MpiUse>();
   LaunchedRank me;
   MPI_Comm_rank(comm, &me.rank);
   MPI_Comm_size(comm, &me.size);
   me.timeout_seconds = options.timeout_seconds;
-  me.gpu = options.gpu;
   me.report = options.report;
   me.launcher = "MPI";
   me.host = Variable("DTENSOR_HOST");
+  auto gpu = ReadGpu(options);
+  if (gpu.ok()) me.gpu = *std::move(gpu);
+  if (refusal.empty()) refusal = std::string(gpu.status().message());
   auto transport = ReadTransport([](const char* name) { return std::getenv(name); });
   if (transport.ok()) me.transport = *std::move(transport);
   if (refusal.empty()) refusal = std::string(transport.status().message());
@@ -339,8 +341,7 @@ bool IsMpiLaunch(const LaunchedRank& rank) {
 
 }  // namespace
 
-absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options,
-                                        const absl::Status& refusal) {
+absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const JoinOptions& options) {
   if (!(options.timeout_seconds > 0)) {
     return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
                             absl::StrCat(options.timeout_seconds)});
@@ -348,13 +349,11 @@ absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& opti
   DT_RETURN_IF_ERROR(CheckComm(comm));
   const MpiStop stop = AllCall(options.timeout_seconds);
   DT_RETURN_IF_ERROR(StartMpi(stop));
-  return JoinOver(comm, options, std::string(refusal.message()), stop);
+  return JoinOver(comm, options, "", stop);
 }
 
-absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
-  LaunchOptions any_address = options;
-  any_address.may_lack_address = true;
-  DT_ASSIGN_OR_RETURN(const LaunchedRank me, ReadLaunch(any_address));
+absl::StatusOr<JoinedRank> JoinMpiLaunch(const JoinOptions& options) {
+  DT_ASSIGN_OR_RETURN(const LaunchedRank me, ReadLaunch(options));
   if (me.transport == "tcp" || !IsMpiLaunch(me) || me.size == 1) return JoinedRank();
   if (me.address.port == 0) {
     DT_RETURN_IF_ERROR(StartMpi(AllStart(me.timeout_seconds)));

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
 namespace {
@@ -86,7 +87,7 @@ absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& la
   return true;
 }
 
-absl::Status ReadOwn(const LaunchOptions& options, LaunchedRank& out) {
+absl::Status ReadOwn(const JoinOptions& options, LaunchedRank& out) {
   if (!options.rank != !options.size) {
     return InvalidArgument({"JoinWorld: options give a ", options.rank ? "rank" : "size",
                             " alone; give both, or none"});
@@ -104,7 +105,7 @@ absl::Status ReadOwn(const LaunchOptions& options, LaunchedRank& out) {
   return absl::OkStatus();
 }
 
-absl::Status ReadLocalRank(const LaunchOptions& options, LaunchedRank& out) {
+absl::Status ReadLocalRank(const JoinOptions& options, LaunchedRank& out) {
   if (!options.local_rank) return absl::OkStatus();
   if (*options.local_rank < 0 || *options.local_rank >= out.size) {
     return InvalidArgument({"JoinWorld: options give local_rank ",
@@ -145,7 +146,7 @@ MaybeAddress OpenMpiAddress(const Environment& environment, const LaunchedRank& 
   return std::optional<HostPort>({"127.0.0.1", PortOfJob(*job)});
 }
 
-MaybeAddress ReadAddress(const LaunchOptions& options, const Environment& environment,
+MaybeAddress ReadAddress(const JoinOptions& options, const Environment& environment,
                          const LaunchedRank& rank) {
   if (!options.address.empty()) return NamedAddress("address", options.address);
   if (const auto address = environment.Text("DTENSOR_ADDRESS")) {
@@ -164,17 +165,9 @@ MaybeAddress ReadAddress(const LaunchOptions& options, const Environment& enviro
   return OpenMpiAddress(environment, rank);
 }
 
-absl::Status NoAddress(const LaunchedRank& rank) {
-  return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank.rank), " of ",
-                          absl::StrCat(rank.size), " (", rank.launcher,
-                          ") does not know where rank 0 is; set DTENSOR_ADDRESS=host:port for all "
-                          "ranks, with a free port of rank 0's host (under mpirun: mpirun -x "
-                          "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
-}
-
 // dtrun always sets a job, though it may be empty: it may itself be one of several that mpirun or
 // srun has started, in different jobs or steps.
-std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
+std::string ReadJob(const JoinOptions& options, const Environment& environment) {
   if (!options.job.empty()) return options.job;
   if (environment.Has("DTENSOR_JOB")) return environment.Text("DTENSOR_JOB").value_or("");
   for (const char* name : {"TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"}) {
@@ -187,13 +180,30 @@ std::string ReadJob(const LaunchOptions& options, const Environment& environment
 
 }  // namespace
 
-absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
+absl::StatusOr<std::optional<RankGpu>> ReadGpu(const JoinOptions& options) {
+  if (options.device == Device::Kind::kCuda) {
+    return RankGpu{options.gpu, options.nccl, options.nccl_is_gone, options.cuda_device};
+  }
+  if (options.device != Device::Kind::kCpu) {
+    return InvalidArgument({"JoinWorld: the device is ", ToString(options.device),
+                            "; processes compute on the cpu or on a GPU (cuda)"});
+  }
+  const char* const of_gpus = options.gpu               ? "gpu"
+                              : options.cuda_device     ? "cuda_device"
+                              : options.nccl != nullptr ? "nccl"
+                                                        : nullptr;
+  if (of_gpus == nullptr) return std::optional<RankGpu>();
+  return InvalidArgument(
+      {"JoinWorld: options give ", of_gpus, ", and the device is cpu; set it to kCuda"});
+}
+
+absl::StatusOr<LaunchedRank> ReadLaunch(const JoinOptions& options,
                                         const std::function<const char*(const char*)>& variable) {
   const Environment environment(variable);
   LaunchedRank out;
   out.launcher = "nobody";
+  DT_ASSIGN_OR_RETURN(out.gpu, ReadGpu(options));
   out.timeout_seconds = options.timeout_seconds;
-  out.gpu = options.gpu;
   out.report = options.report;
   if (!(options.timeout_seconds > 0)) {
     return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
@@ -211,13 +221,12 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   DT_ASSIGN_OR_RETURN(out.transport, ReadTransport(variable));
   if (out.size > 1) {
     DT_ASSIGN_OR_RETURN(const auto address, ReadAddress(options, environment, out));
-    if (!address && !options.may_lack_address) return NoAddress(out);
     out.address = address.value_or(HostPort());
   }
   return out;
 }
 
-absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options) {
+absl::StatusOr<LaunchedRank> ReadLaunch(const JoinOptions& options) {
   return ReadLaunch(options, [](const char* name) { return std::getenv(name); });
 }
 

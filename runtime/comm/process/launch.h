@@ -11,11 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/comm/process/join_options.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/net/socket.h"
-
-struct ncclComm;  // ncclComm_t is a pointer to it
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -32,7 +31,7 @@ struct RankGpu {
 struct LaunchedRank {
   int rank = 0, size = 1;
   int local_rank = 0;  // among the ranks of this host
-  HostPort address;    // where rank 0 listens; empty in a world of one
+  HostPort address;    // where rank 0 listens; empty in a world of one, or if it is unknown
   std::string job = {}, secret = {};
   double timeout_seconds = 60;
   std::string host;  // a name that tells this host from others, besides what the system says
@@ -45,37 +44,30 @@ struct LaunchedRank {
   std::string launcher;
 };
 
-// What the caller sets itself. It takes precedence over the environment.
-struct LaunchOptions {
-  std::optional<int> rank = {}, size = {}, local_rank = {};
-  std::string address = {};  // "host:port" of rank 0
-  std::string job = {}, secret = {};
-  double timeout_seconds = 60;
-  std::optional<RankGpu> gpu = {};
-  std::function<void(const absl::Status&)> report = nullptr;
-  // True if the caller can find rank 0 in another way: then LaunchedRank::address may remain empty.
-  bool may_lack_address = false;
-};
+// Returns what the options say about this rank's GPU; none if it computes on the cpu. Errors:
+// kInvalidArgument for a device that is neither kCpu nor kCuda, and for gpu, cuda_device or nccl if
+// it is kCpu.
+absl::StatusOr<std::optional<RankGpu>> ReadGpu(const JoinOptions& options);
 
 // The first of these that says anything about ranks is used: the options; dtrun (DTENSOR_RANK,
 // DTENSOR_SIZE, DTENSOR_LOCAL_RANK); torchrun (RANK, WORLD_SIZE, LOCAL_RANK); OpenMPI; Slurm; else
 // it is a world of one. The address is the options', else DTENSOR_ADDRESS, else MASTER_ADDR and
 // MASTER_PORT (if torchrun's agent itself uses that port: the next one), else the first host of
 // Slurm's step with a port derived from its job, or, if mpirun has started all ranks on this host,
-// a port derived from its job. The job is the options', else DTENSOR_JOB (also if that is set and
-// empty, as dtrun sets it for several machines), TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's
-// job and step. The secret is the options', else DTENSOR_SECRET.
+// a port derived from its job; else it stays empty. The job is the options', else DTENSOR_JOB (also
+// if that is set and empty, as dtrun sets it for several machines), TORCHELASTIC_RUN_ID,
+// PMIX_NAMESPACE, or Slurm's job and step. The secret is the options', else DTENSOR_SECRET.
 //
 // DTENSOR_HOST, if it is set, separates ranks of one host: those with different values exchange as
 // if they were on different hosts. With DTENSOR_TRANSPORT=tcp (or mpi) no memory is shared at all.
 //
 // `variable` is getenv, or a test's replacement; it returns null for a variable that is not set.
 // Errors: kInvalidArgument, naming the variable: a rank without a size, or the reverse; values that
-// are no numbers, or contradict each other; no address for more than one rank, with the remedy; a
-// time-out that is not above 0; another DTENSOR_TRANSPORT.
-absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
+// are no numbers, or contradict each other; a time-out that is not above 0; another
+// DTENSOR_TRANSPORT; as ReadGpu.
+absl::StatusOr<LaunchedRank> ReadLaunch(const JoinOptions& options,
                                         const std::function<const char*(const char*)>& variable);
-absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options);  // by getenv
+absl::StatusOr<LaunchedRank> ReadLaunch(const JoinOptions& options = {});  // by getenv
 
 // Returns LaunchedRank::transport. Errors: kInvalidArgument for another DTENSOR_TRANSPORT.
 absl::StatusOr<std::string> ReadTransport(const std::function<const char*(const char*)>& variable);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/kept_worlds.h"
 #include "dtensor/runtime/comm/nccl/nccl_carrier.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -16,9 +17,29 @@
 #include "dtensor/runtime/device/cuda/rank_device.h"
 
 namespace dtensor {
+namespace {
+
+KeptWorlds<ProcessWorld>& Kept() {
+  static auto& kept = *new KeptWorlds<ProcessWorld>;
+  return kept;
+}
+
+absl::Status NoAddress(const LaunchedRank& rank) {
+  return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank.rank), " of ",
+                          absl::StrCat(rank.size), " (", rank.launcher,
+                          ") does not know where rank 0 is; set DTENSOR_ADDRESS=host:port for all "
+                          "ranks, with a free port of rank 0's host (under mpirun: mpirun -x "
+                          "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
+}
+
+}  // namespace
+
+void LetGo(std::unique_ptr<ProcessWorld> world) { Kept().LetGo(std::move(world)); }
 
 absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedRank& rank,
                                                                  RankLinks links) {
+  Kept().LetGo(nullptr);  // each world takes a range of addresses, and these are few
+  if (rank.size > 1 && rank.address.port == 0) return NoAddress(rank);
   if (rank.size > 1 && rank.secret.empty() && !IsLoopback(rank.address.host)) {
     return InvalidArgument(
         {"JoinWorld: whoever reaches ", rank.address.ToString(),

@@ -42,10 +42,11 @@ struct RankLinks {
 
 class ProcessWorld {
  public:
-  // Collective: every rank's process calls it. Errors: kInvalidArgument for a world that other
-  // hosts can reach and that has no secret, for ranks with different transports, if two ranks have
-  // one GPU, or only some ranks have one; kUnavailable for a GPU that does not exist, or a program
-  // without CUDA; as ControlPlane::Join, TcpTransport::Connect and `links.transport`.
+  // Collective: every rank's process calls it. Errors: kInvalidArgument without an address, with
+  // the remedy, for a world that other hosts can reach and that has no secret, for ranks with
+  // different transports, if two ranks have one GPU, or only some ranks have one; kUnavailable for
+  // a GPU that does not exist, or a program without CUDA; as ControlPlane::Join,
+  // TcpTransport::Connect and `links.transport`.
   static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank,
                                                             RankLinks links = {});
   // Leaves with OK, unless Leave was called.
@@ -61,6 +62,9 @@ class ProcessWorld {
   // nothing. Returns the world's failure if it failed (`status` itself, if that is the failure and
   // says where it was met), else `status`, prefixed "rank R: ".
   absl::Status Leave(absl::Status status);
+
+  bool has_tensors() const { return device_->tensors() > 0; }
+  void ReleaseFreeMemory() { device_->set_kept_bytes(0); }
 
  private:
   ProcessWorld(const LaunchedRank& rank, RankLinks links) : rank_(rank), links_(std::move(links)) {}
@@ -89,6 +93,9 @@ class ProcessWorld {
   bool is_connected_ = false, left_ = false;
   absl::Status result_;
 };
+
+// Destroys `world`, or, after Leave(), keeps it if it has tensors (kept_worlds.h).
+void LetGo(std::unique_ptr<ProcessWorld> world);
 
 }  // namespace dtensor
 

@@ -106,6 +106,21 @@ TEST_P(ProcessWorldTest, LeavesInAnyOrder) {
   }
 }
 
+TEST(ProcessWorld, RefusesARankThatDoesNotKnowWhereRankZeroIs) {
+  const auto refused = [](const std::string& launcher, const std::string& remedy) {
+    LaunchedRank rank;
+    rank.rank = 1;
+    rank.size = 4;
+    rank.launcher = launcher;
+    EXPECT_THAT(
+        ProcessWorld::Join(rank).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("JoinWorld: rank 1 of 4 (" + launcher + ")"), HasSubstr(remedy))));
+  };
+  refused("dtrun", "set DTENSOR_ADDRESS=host:port");
+  refused("OpenMPI", "mpirun -x DTENSOR_ADDRESS");
+}
+
 TEST_P(ProcessWorldTest, LeavingAgainChangesNothing) {
   const auto results = RunProcesses(World(2), [](ProcessWorld& world) {
     if (world.rank() == 1) return world.Leave(absl::OkStatus());

@@ -17,7 +17,7 @@ struct JoinedRank {
 };
 
 // Joins as a rank, or returns no world if the options and the environment do not ask for this way.
-using WorldJoiner = absl::StatusOr<JoinedRank> (*)(const LaunchOptions& options);
+using WorldJoiner = absl::StatusOr<JoinedRank> (*)(const JoinOptions& options);
 
 void SetWorldJoiner(WorldJoiner joiner);  // by a library that is linked, before main
 WorldJoiner world_joiner();               // null: there is none

@@ -19,11 +19,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/communicator.h"
-#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/pulls/exchange_wait.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
@@ -40,18 +39,7 @@ struct BoardWait;  // board_wait.h
 class SharedWorld {
  public:
   using Group = SharedGroup;
-  struct Wait {
-    int rank;  // that waits: this one
-    SharedGroup& group;
-    int member;
-    ExchangeStage stage;
-    uint64_t number;
-    absl::string_view op;
-
-    int peer() const { return group.ranks()[member]; }
-    bool over() const { return group.Reached(member, stage, number); }
-    std::string ToString() const { return CallText(op, number, group.ranks()); }
-  };
+  using Wait = ExchangeWait<SharedGroup>;  // of this rank
 
   // For a world of `size` ranks, of which `host` has some. `host` and `state` outlive it.
   // `meanwhile` is called while this rank waits, more often if it returns that there is more to do.

@@ -24,6 +24,7 @@
 #include "dtensor/runtime/device/cuda/deferred_queue.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
+#include "dtensor/runtime/device/cuda/limit_cuda_capability.h"
 #include "dtensor/runtime/device/cuda/pinned_staging.h"
 #include "dtensor/runtime/device/cuda/polled_wait.h"
 #include "dtensor/runtime/device/device.h"

@@ -54,9 +54,6 @@ void SetCudaPatience(Device& device, double seconds);
 // The GPU's compute capability, 90 for 9.0: some kernels exist for one capability only. Requires: a
 // cuda device.
 int CudaCapabilityOf(const Device& device);
-// From now on the device uses the kernels for GPUs of at most this capability, to test them on
-// newer GPUs. Requires: a cuda device.
-void LimitCudaCapability(Device& device, int at_most);
 
 // --- For launches of kernels. Requires: a cuda device.
 // Makes the device's GPU this thread's current one, and returns its stream. Errors: the device's

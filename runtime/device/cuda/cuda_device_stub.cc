@@ -4,6 +4,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/cuda_transfers.h"
+#include "dtensor/runtime/device/cuda/limit_cuda_capability.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
