@@ -474,6 +474,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   parallel_plans/explain/training_step.cc
   parallel_plans/explain/visualize.cc
   parallel_plans/fully_shard.cc
+  parallel_plans/model_plan.cc
   parallel_plans/parallel_linear.cc
   parallel_plans/parallel_plan.cc
   parallel_plans/parallel_plan_text.cc
@@ -529,6 +530,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/explain/training_step.h
   parallel_plans/explain/visualize.h
   parallel_plans/fully_shard.h
+  parallel_plans/model_plan.h
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h
