@@ -455,6 +455,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/layers.cc
   dtensor/nn/model_config.cc
   dtensor/nn/module.cc
+  dtensor/nn/module_edge.cc
   dtensor/nn/optim/adamw.cc
   dtensor/nn/optim/clip.cc
   dtensor/nn/optim/loss_scaler.cc
@@ -462,6 +463,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/optim/optimizer.cc
   dtensor/nn/optim/parameter_checks.cc
   dtensor/nn/optim/sgd.cc
+  dtensor/nn/parameter.cc
   dtensor/nn/state_dict.cc
   dtensor/nn/transformer.cc
   dtensor/nn/transformer_config.cc
@@ -477,6 +479,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   parallel_plans/explain/training_step.cc
   parallel_plans/explain/visualize.cc
   parallel_plans/fully_shard.cc
+  parallel_plans/model_plan.cc
   parallel_plans/parallel_linear.cc
   parallel_plans/parallel_plan.cc
   parallel_plans/parallel_plan_text.cc
@@ -513,12 +516,14 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/layers.h
   dtensor/nn/model_config.h
   dtensor/nn/module.h
+  dtensor/nn/module_edge.h
   dtensor/nn/optim/adamw.h
   dtensor/nn/optim/clip.h
   dtensor/nn/optim/loss_scaler.h
   dtensor/nn/optim/lr_schedule.h
   dtensor/nn/optim/optimizer.h
   dtensor/nn/optim/sgd.h
+  dtensor/nn/parameter.h
   dtensor/nn/state_dict.h
   dtensor/nn/transformer.h
   parallel_plans/context_parallel.h
@@ -530,6 +535,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/explain/training_step.h
   parallel_plans/explain/visualize.h
   parallel_plans/fully_shard.h
+  parallel_plans/model_plan.h
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h

@@ -138,7 +138,7 @@ std::string Explain(Module& model) {
     const bool first = first_path == path;
     if (!first) parts.push_back(absl::StrCat("the module ", first_path));
     for (const OwnParameter& own : module.own_parameters()) {
-      const std::string here = absl::StrCat(path, path.empty() ? "" : ".", own.name);
+      const std::string here = JoinPath(path, own.name);
       const auto [owner, fresh] = parameters.try_emplace(own.parameter.get(), here);
       if (fresh) parts.push_back(ExplainParameter(own.name, *own.parameter));
       if (!fresh && first) parts.push_back(absl::StrCat(own.name, " is ", owner->second));

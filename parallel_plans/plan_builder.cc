@@ -55,10 +55,6 @@ Placement FromFirst(const Placement& placement, int ndim) {
   return from_last ? Shard(placement.dim() + ndim) : placement;
 }
 
-std::string PathOf(absl::string_view module, absl::string_view parameter) {
-  return absl::StrCat(module, module.empty() ? "" : ".", parameter);
-}
-
 // `layout` with `axes` placed as S(d), in the same way in each piece of dimension d.
 absl::StatusOr<Layout> PlaceInPieces(const Layout& layout, const AxisList& axes,
                                      const Placement& placement, const Parameter& parameter) {
@@ -260,7 +256,7 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
   for (size_t i = 0; i < modules_.size(); ++i) {
     for (const OwnParameter& own : modules_[i].module->own_parameters()) {
       const auto [it, fresh] = index.try_emplace(own.parameter.get(), all.size());
-      if (fresh) all.push_back({own.parameter.get(), PathOf(modules_[i].path, own.name), {}});
+      if (fresh) all.push_back({own.parameter.get(), JoinPath(modules_[i].path, own.name), {}});
       all[it->second].uses.push_back({i, own.name});
     }
   }
@@ -301,7 +297,7 @@ absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
     for (const Claimed& claimed : modules_[use.module].claims) {
       const auto wanted = claimed.wishes.parameters.find(use.name);
       if (wanted == claimed.wishes.parameters.end()) continue;
-      wishes.push_back({claimed.line, claimed.axes, PathOf(claimed.path, use.name),
+      wishes.push_back({claimed.line, claimed.axes, JoinPath(claimed.path, use.name),
                         FromFirst(wanted->second, ndim),
                         options_.allow_uneven || claimed.wishes.allow_uneven_parameters});
     }

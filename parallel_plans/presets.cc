@@ -1,7 +1,7 @@
 #include "dtensor/parallel_plans/presets.h"
 
 #include <algorithm>
-#include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -9,9 +9,9 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/context_pattern.h"
+#include "dtensor/parallel_plans/model_plan.h"
 #include "dtensor/parallel_plans/path_pattern.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
-#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 
@@ -22,11 +22,12 @@ namespace {
 struct Part {
   absl::string_view name, group;
   absl::string_view axis;  // empty: needs none
+  int64_t level = 0;       // of ZeRO; 0: shards no parameters
 };
 constexpr Part kParts[] = {
-    {"dp", "dp", "dp"},   {"zero1", "dp", "dp"}, {"zero2", "dp", "dp"},
-    {"fsdp", "dp", "dp"}, {"hsdp", "dp", "dp"},  {"cp", "cp", "cp"},
-    {"tp", "tp", "tp"},   {"sp", "sp", "tp"},    {"none", "tp", ""},
+    {"dp", "dp", "dp"},      {"zero1", "dp", "dp", 1}, {"zero2", "dp", "dp", 2},
+    {"fsdp", "dp", "dp", 3}, {"hsdp", "dp", "dp", 3},  {"cp", "cp", "cp"},
+    {"tp", "tp", "tp"},      {"sp", "sp", "tp"},       {"none", "tp", ""},
 };
 
 const Part* FindPart(absl::string_view name) {
@@ -46,8 +47,9 @@ absl::Status NoSuchPart(absl::string_view preset, absl::string_view part) {
 
 // The parts of a preset's name.
 struct Preset {
-  std::string data, tensor;  // the parts of these groups; empty: none
+  const Part *data = nullptr, *tensor = nullptr;  // the parts of these groups; null: none
   bool context = false, sequence = false;
+  bool shards_layers() const { return tensor != nullptr && tensor->name == "tp"; }
 };
 
 absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) {
@@ -67,15 +69,15 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
                               "leave ", part->name, " out"});
     }
     parts.push_back(part);
-    if (part->group == "dp") preset.data = std::string(part->name);
-    if (part->group == "tp") preset.tensor = std::string(part->name);
+    if (part->group == "dp") preset.data = part;
+    if (part->group == "tp") preset.tensor = part;
     preset.context = preset.context || part->group == "cp";
     preset.sequence = preset.sequence || part->group == "sp";
   }
-  if (preset.sequence && preset.tensor != "tp") {
+  if (preset.sequence && !preset.shards_layers()) {
     return InvalidArgument({"preset \"", name, "\": sp goes with tp; write tp+sp"});
   }
-  if (preset.data.empty() && mesh.Find("dp").ok()) preset.data = "dp";
+  if (preset.data == nullptr && mesh.Find("dp").ok()) preset.data = FindPart("dp");
   preset.context = preset.context || mesh.Find("cp").ok();
   return preset;
 }
@@ -96,68 +98,29 @@ absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
-// The paths of a model's modules that the parts apply to.
-struct ModelPaths {
-  absl::string_view type;
-  ParallelPlan (*tensor_parallel)(std::string axis, bool sequence_parallel,
-                                  const KeyValueAxes& key_value);
-  const char* attention;
-  ShardUnits units;
-};
-
-// For a model with as many key/value heads as query heads.
-template <ParallelPlan (*kPlan)(std::string, bool)>
-ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&) {
-  return kPlan(std::move(axis), sequence_parallel);
-}
-
-constexpr ModelPaths OfTransformer(absl::string_view type) {
-  return {type, TensorParallelPlan, kTransformerAttention, kTransformerUnits};
-}
-
-// One for each of ModelTypes().
-constexpr ModelPaths kModels[] = {
-    {"bert", WithoutGroups<BertTensorParallelPlan>, kBertAttention, kBertUnits},
-    {"gpt2", WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention, kGpt2Units},
-    OfTransformer("llama"),
-    OfTransformer("mistral"),
-    OfTransformer("qwen2"),
-    OfTransformer("qwen3"),
-};
-
-absl::StatusOr<ModelPaths> PathsOf(absl::string_view type) {
-  for (const ModelPaths& paths : kModels) {
-    if (paths.type == type) return paths;
+// Sets the axes that shard the batch.
+absl::Status SetDataAxes(absl::string_view name, const Part& part, const DeviceMesh& mesh,
+                         internal::ModelAxes& axes) {
+  axes.level = part.level;
+  if (part.name != "hsdp") {
+    (part.level == 0 ? axes.data : axes.fully_shard) = "dp";
+    return absl::OkStatus();
   }
-  const auto name = [](std::string* out, const ModelPaths& paths) {
-    absl::StrAppend(out, paths.type);
-  };
-  return InvalidArgument({"PresetPlan: there is no plan for a model of type \"", type,
-                          "\"; there are those for ", absl::StrJoin(kModels, ", ", name)});
-}
-
-absl::StatusOr<ParallelPlan> HybridPlan(absl::string_view name, const DeviceMesh& mesh,
-                                        const ShardUnits& units) {
-  DT_ASSIGN_OR_RETURN(const AxisList axes, mesh.Find("dp"));
-  if (axes.size() != 2) {
+  DT_ASSIGN_OR_RETURN(const AxisList group, mesh.Find("dp"));
+  if (group.size() != 2) {
     return InvalidArgument({"preset \"", name, "\": hsdp wants dp to be a group of two axes, of ",
                             "copies and of shards, as copies=2,shards=4;dp=copies*shards"});
   }
-  ParallelPlan plan({{"", DataParallel(mesh.axis_name(axes[0]))}});
-  plan.Add(FullyShardPlan(mesh.axis_name(axes[1]), 3, units));
-  return plan;
+  axes.data = mesh.axis_name(group[0]);
+  axes.fully_shard = mesh.axis_name(group[1]);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<ParallelPlan> DataPlan(absl::string_view name, const std::string& part,
-                                      const DeviceMesh& mesh, const ShardUnits& units) {
-  if (part == "hsdp") return HybridPlan(name, mesh, units);
-  if (part == "dp") return ParallelPlan({{"", DataParallel("dp")}});
-  return FullyShardPlan("dp", part == "zero1" ? 1 : part == "zero2" ? 2 : 3, units);
-}
-
-KeyValueAxes KeyValueAxesOf(const DeviceMesh& mesh) {
-  if (!mesh.Find("tp_kv").ok() || !mesh.Find("tp_rep").ok()) return {};
-  return {"tp_kv", "tp_rep"};
+// The parts of tp, if the mesh has them.
+KeyValueAxes KeyValueAxesOn(const DeviceMesh& mesh) {
+  KeyValueAxes parts = internal::KeyValueAxesOf("tp");
+  if (!mesh.Find(parts.split).ok() || !mesh.Find(parts.replicated).ok()) return {};
+  return parts;
 }
 
 // Refuses a mesh on which ranks of tp would have to share key/value heads, unless the mesh says so.
@@ -177,14 +140,33 @@ absl::Status CheckKeyValueHeads(absl::string_view name, const DeviceMesh& mesh,
                           ", or allow uneven shards"});
 }
 
+absl::StatusOr<internal::ModelAxes> AxesOf(absl::string_view name, const Preset& preset,
+                                           const DeviceMesh& mesh, const PresetOptions& options) {
+  internal::ModelAxes axes;
+  if (preset.shards_layers()) {
+    DT_RETURN_IF_ERROR(CheckKeyValueHeads(name, mesh, options));
+    axes.tensor = "tp";
+    axes.sequence_parallel = preset.sequence;
+    axes.key_value = KeyValueAxesOn(mesh);
+  }
+  if (preset.data != nullptr) DT_RETURN_IF_ERROR(SetDataAxes(name, *preset.data, mesh, axes));
+  if (!preset.context) return axes;
+  DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
+  DT_RETURN_IF_ERROR(pattern.EdgesOn(mesh, "cp", options.allow_uneven).status());
+  axes.context = "cp";
+  axes.context_pattern = options.context_pattern;
+  return axes;
+}
+
 }  // namespace
 
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json) {
   PresetOptions options;
   DT_ASSIGN_OR_RETURN(options.model_type, ModelTypeOf(hugging_face_config_json));
-  DT_ASSIGN_OR_RETURN(const ModelPaths paths, PathsOf(options.model_type));
-  if (paths.tensor_parallel != TensorParallelPlan) return options;
-  DT_ASSIGN_OR_RETURN(options.transformer, TransformerConfig::FromJson(hugging_face_config_json));
+  DT_ASSIGN_OR_RETURN(const auto model, internal::FindPlannedModel(options.model_type));
+  DT_ASSIGN_OR_RETURN(const auto config, model.read_config(hugging_face_config_json));
+  const auto* const transformer = std::get_if<TransformerConfig>(&config);
+  if (transformer != nullptr) options.transformer = *transformer;
   return options;
 }
 
@@ -218,21 +200,9 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
                                         const PresetOptions& options) {
   DT_ASSIGN_OR_RETURN(const Preset preset, ReadName(name, mesh));
   DT_RETURN_IF_ERROR(CheckAxes(name, mesh));
-  DT_ASSIGN_OR_RETURN(const ModelPaths paths, PathsOf(options.model_type));
-  ParallelPlan plan;
-  if (preset.tensor == "tp") {
-    DT_RETURN_IF_ERROR(CheckKeyValueHeads(name, mesh, options));
-    plan = paths.tensor_parallel("tp", preset.sequence, KeyValueAxesOf(mesh));
-  }
-  if (!preset.data.empty()) {
-    DT_ASSIGN_OR_RETURN(const ParallelPlan data, DataPlan(name, preset.data, mesh, paths.units));
-    plan.Add(data);
-  }
-  if (!preset.context) return plan;
-  DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
-  DT_RETURN_IF_ERROR(pattern.EdgesOn(mesh, "cp", options.allow_uneven).status());
-  plan.Add(ContextParallelPlan("cp", options.context_pattern, paths.attention));
-  return plan;
+  DT_ASSIGN_OR_RETURN(const auto model, internal::FindPlannedModel(options.model_type));
+  DT_ASSIGN_OR_RETURN(const auto axes, AxesOf(name, preset, mesh, options));
+  return internal::PlanModel(*model.paths, axes);
 }
 
 bool IsPlanFile(absl::string_view plan) {

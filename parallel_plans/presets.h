@@ -49,7 +49,7 @@ struct PresetOptions {
 };
 
 // The options for the model that ModelFromJson makes of this configuration. Errors: those of
-// ModelTypeOf, and those of TransformerConfig::FromJson if the model is a Transformer.
+// ModelTypeOf and of the configuration's FromJson.
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
 // All names: "none", "tp", ..., "hsdp+cp+tp+sp". Of names with the same meaning there is only one.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/model_config.h"
+#include "dtensor/parallel_plans/model_plan.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -103,7 +104,14 @@ absl::Status Place(const ParallelPlan& plan, const std::string& config, const De
   });
 }
 
-// Whatever model there is: no type is without plans.
+TEST(PlannedModels, AreAllModelTypes) {
+  std::vector<std::string> planned;
+  for (const internal::PlannedModel& model : internal::PlannedModels()) {
+    planned.emplace_back(model.type);
+  }
+  EXPECT_EQ(planned, ModelTypes());
+}
+
 TEST(PresetNames, AllApplyToAllModels) {
   const std::vector<std::string> names = PresetNames();
   EXPECT_EQ(names.size(), 36);
@@ -118,7 +126,7 @@ TEST(PresetNames, AllApplyToAllModels) {
       EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
       DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
     }
-    // The plan that PlanTensorParallel makes of the model is the one that the name means.
+    // By a name or by options, a model's plan is the same.
     const DeviceMesh flat = Mesh("dp=2,tp=2");
     DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
     EXPECT_THAT(PresetPlan("dp+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;

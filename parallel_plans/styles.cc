@@ -58,6 +58,21 @@ absl::StatusOr<std::vector<std::pair<int, Placement>>> Indexed(
   return indexed;
 }
 
+// An edge for each placement, on one side of the module.
+absl::StatusOr<StyleWishes> EdgesAt(const StyleSite& site, const EachPlacement& each,
+                                    std::optional<Placement> ModuleEdge::*side) {
+  const bool is_input = side == &ModuleEdge::input;
+  const auto& names = is_input ? site.module.operand_names() : site.module.result_names();
+  DT_ASSIGN_OR_RETURN(const auto indexed, Indexed(each, is_input ? "operands" : "results", names));
+  StyleWishes wishes;
+  for (const auto& [index, placement] : indexed) {
+    ModuleEdge& edge = wishes.edges.emplace_back(site.Edge(std::nullopt, std::nullopt));
+    edge.*side = placement;
+    edge.index = index;
+  }
+  return wishes;
+}
+
 std::vector<StyleArgument> ArgumentsOf(const EachPlacement& each) {
   std::vector<StyleArgument> arguments;
   for (const std::optional<Placement>& placement : each.positional) {
@@ -67,7 +82,9 @@ std::vector<StyleArgument> ArgumentsOf(const EachPlacement& each) {
   return arguments;
 }
 
-absl::StatusOr<EachPlacement> ReadEach(const StyleText& text) {
+// Reads PrepareInput or PrepareOutput.
+template <typename S>
+absl::StatusOr<S> ReadEach(const StyleText& text) {
   EachPlacement each;
   for (const StyleArgument& argument : text.arguments) {
     const auto* placement = std::get_if<Placement>(&argument.value);
@@ -83,7 +100,7 @@ absl::StatusOr<EachPlacement> ReadEach(const StyleText& text) {
       each.positional.push_back(none ? std::nullopt : std::optional<Placement>(*placement));
     }
   }
-  return each;
+  return S(text.axis, std::move(each));
 }
 
 // The arguments that have a placement.
@@ -196,37 +213,23 @@ absl::StatusOr<Edges> Edges::Read(const StyleText& text) {
 }
 
 absl::StatusOr<StyleWishes> PrepareInput::WishesAt(const StyleSite& site) const {
-  StyleWishes wishes;
-  DT_ASSIGN_OR_RETURN(const auto indexed, Indexed(inputs, "operands", site.module.operand_names()));
-  for (const auto& [index, placement] : indexed) {
-    wishes.edges.push_back(site.Edge(placement, std::nullopt));
-    wishes.edges.back().index = index;
-  }
-  return wishes;
+  return EdgesAt(site, inputs, &ModuleEdge::input);
 }
 std::string PrepareInput::ToString() const {
   return StyleText{"PrepareInput", axis, ArgumentsOf(inputs)}.ToString();
 }
 absl::StatusOr<PrepareInput> PrepareInput::Read(const StyleText& text) {
-  DT_ASSIGN_OR_RETURN(EachPlacement each, ReadEach(text));
-  return PrepareInput(text.axis, std::move(each));
+  return ReadEach<PrepareInput>(text);
 }
 
 absl::StatusOr<StyleWishes> PrepareOutput::WishesAt(const StyleSite& site) const {
-  StyleWishes wishes;
-  DT_ASSIGN_OR_RETURN(const auto indexed, Indexed(outputs, "results", site.module.result_names()));
-  for (const auto& [index, placement] : indexed) {
-    wishes.edges.push_back(site.Edge(std::nullopt, placement));
-    wishes.edges.back().index = index;
-  }
-  return wishes;
+  return EdgesAt(site, outputs, &ModuleEdge::output);
 }
 std::string PrepareOutput::ToString() const {
   return StyleText{"PrepareOutput", axis, ArgumentsOf(outputs)}.ToString();
 }
 absl::StatusOr<PrepareOutput> PrepareOutput::Read(const StyleText& text) {
-  DT_ASSIGN_OR_RETURN(EachPlacement each, ReadEach(text));
-  return PrepareOutput(text.axis, std::move(each));
+  return ReadEach<PrepareOutput>(text);
 }
 
 }  // namespace dtensor

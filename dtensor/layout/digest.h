@@ -1,5 +1,4 @@
-// Digest: a 64-bit hash of values on which ranks must agree. Unlike absl::Hash, it is the same in
-// every process. FNV-1a, over bytes or whole numbers.
+// Fnv1a and Digest: 64-bit hashes that, unlike absl::Hash, are the same in every process.
 #ifndef DTENSOR_LAYOUT_DIGEST_H_
 #define DTENSOR_LAYOUT_DIGEST_H_
 
@@ -10,21 +9,28 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
+// FNV-1a (Fowler, Noll and Vo) of the bytes. `hash` is that of the bytes before them.
+inline constexpr uint64_t kFnvPrime = 0x100000001b3, kFnvBasis = 0xcbf29ce484222325;
+constexpr uint64_t Fnv1a(absl::string_view bytes, uint64_t hash = kFnvBasis) {
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * kFnvPrime;
+  return hash;
+}
+
+// A hash of values on which ranks must agree: texts and whole numbers.
 class Digest {
  public:
   void Add(absl::string_view bytes) {
-    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * kPrime;
+    value_ = Fnv1a(bytes, value_);
     Add(static_cast<int64_t>(bytes.size()));
   }
   void Add(int64_t value) {
-    value_ = (value_ ^ static_cast<uint64_t>(value)) * kPrime;
+    value_ = (value_ ^ static_cast<uint64_t>(value)) * kFnvPrime;
     value_ ^= value_ >> 29;  // mixes high bytes into the low ones
   }
   uint64_t value() const { return value_; }
 
  private:
-  static constexpr uint64_t kPrime = 0x100000001b3;
-  uint64_t value_ = 0xcbf29ce484222325;
+  uint64_t value_ = kFnvBasis;
 };
 
 }  // namespace dtensor

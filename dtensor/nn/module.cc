@@ -1,8 +1,5 @@
 #include "dtensor/nn/module.h"
 
-#include <cmath>
-#include <numeric>
-
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -10,216 +7,22 @@
 #include "absl/strings/strip.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/nn/state_dict.h"
-#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/tensor/gather_again.h"
-#include "dtensor/tensor/local_cast.h"
-#include "dtensor/tensor/uninitialized.h"
 #include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 namespace {
-
-// FNV-1a: a stable name for a parameter's random stream.
-uint64_t StreamOf(absl::string_view path) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : path) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
-std::string Join(absl::string_view path, absl::string_view name) {
-  return absl::StrCat(path, path.empty() || name.empty() ? "" : ".", name);
-}
-
-// The smallest size whose multiples are split evenly by every axis that shards the outermost
-// factor.
-int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
-  int64_t inner = 1, shards = 1, even = 1;
-  for (size_t i = 1; i < dim.size(); ++i) inner *= dim[i].size;
-  for (const AxisSplit& split : dim[0].splits) {
-    const int64_t parts = mesh.axis_size(split.axis);
-    even = std::lcm(even, shards * parts * (split.zigzag ? 2 : 1));
-    shards *= parts;
-  }
-  return NumElements({even, inner});
-}
 
 bool AreNames(absl::Span<const std::string> names) {
   const HashSet<absl::string_view> unique(names.begin(), names.end());
   return !names.empty() && unique.size() == names.size() && absl::c_all_of(names, IsName);
 }
 
-// `side`: which side of the edge this is, for error messages.
-absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
-                                 const Placement& placement, absl::string_view side,
-                                 absl::Span<const int64_t> shape) {
-  // An edge's axes are numbers, which have another meaning on another mesh.
-  if (edge.mesh.num_axes() > 0 && edge.mesh != layout.mesh()) {
-    return InvalidArgument({"an activation lies on ", layout.mesh().ToString(), ", and the plan ",
-                            "was applied on ", edge.mesh.ToString(), "; make both on one mesh"});
-  }
-  const int ndim = layout.ndim();
-  if (placement.is_shard() && (placement.dim() < -ndim || placement.dim() >= ndim)) {
-    const auto name = [&](std::string* out, int axis) { *out += layout.mesh().axis_name(axis); };
-    return InvalidArgument({"the plan's ", side, " edge is ", placement.ToString(), " on ",
-                            absl::StrJoin(edge.axes, ", ", name), ", and an activation of shape ",
-                            DimsToString(shape), " has no such dimension; choose one of its ",
-                            absl::StrCat(ndim), " in the plan"});
-  }
-  DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
-  if (!placement.is_shard() || edge.allow_uneven) return placed;
-  const int d = placement.dim() < 0 ? placement.dim() + ndim : placement.dim();
-  if (!IsSplit(placed.dim(d))) return placed;
-  const int64_t even = EvenSize(layout.mesh(), placed.dim(d));
-  if (shape[d] % even == 0) return placed;
-  int64_t shards = 1;
-  for (int axis : AxesOf(placed.dim(d))) shards *= layout.mesh().axis_size(axis);
-  return InvalidArgument({"dimension ", absl::StrCat(d), " of an activation of shape ",
-                          DimsToString(shape), " is split ", absl::StrCat(shards), " ways (",
-                          placed.ToString(), " on ", layout.mesh().ToString(),
-                          ") and does not divide; choose a multiple of ", absl::StrCat(even),
-                          ", or allow uneven shards"});
-}
-
-// Every rank's shard of parameter.init.values, in the parameter's type.
-TensorOr OfValues(Context& context, const Layout& layout, const Parameter& parameter) {
-  return LocalCast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
-                   parameter.dtype);
-}
-
 }  // namespace
 
-TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
-                 std::optional<Placement> ModuleEdge::*side, int index) {
-  Layout layout = x.layout();
-  const bool is_input = side == &ModuleEdge::input;
-  bool keeps = !is_input;
-  for (const ModuleEdge& edge : edges) {
-    if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;
-    keeps = keeps || edge.keep_gathered;
-    DT_ASSIGN_OR_RETURN(
-        layout, PlaceEdge(layout, edge, *(edge.*side), is_input ? "input" : "output", x.shape()));
-  }
-  if (layout == x.layout()) return x;
-  return keeps ? x.Redistribute(layout, {.on_use = true}) : RedistributeForUse(x, layout);
-}
-
-Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in)
-    : shape(std::move(shape_in)),
-      init(std::move(init_in)),
-      units(std::move(units_in)),
-      unit_parts(std::move(unit_parts_in)) {}
-
-ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units, Dims unit_parts) {
-  return ParameterPtr(
-      new Parameter(std::move(shape), std::move(init), std::move(units), std::move(unit_parts)));
-}
-
-int64_t Parameter::unit(int dim, int64_t shards) const {
-  if (units.empty()) return 1;
-  const bool enough = unit_parts.empty() || piece_size(dim) / units[dim] >= shards;
-  return enough ? units[dim] : unit_parts[dim];
-}
-
-namespace {
-
-bool ArePieces(const Dims& pieces, const Dims& shape) {
-  if (pieces.empty()) return true;
-  if (pieces.size() != shape.size()) return false;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (pieces[d] < 1 || shape[d] % pieces[d] != 0) return false;
-  }
-  return true;
-}
-
-bool AreParts(const std::vector<ParameterPart>& parts, const Dims& shape) {
-  int64_t rows = 0;
-  for (const ParameterPart& part : parts) {
-    if (part.rows < 1 || shape.empty() || part.rows > shape[0]) return false;
-    rows += part.rows;
-  }
-  return parts.empty() || shape[0] % rows == 0;
-}
-
-bool AreUnits(const Dims& units, const Dims& shape) {
-  if (units.empty()) return true;
-  return units.size() == shape.size() &&
-         absl::c_all_of(units, [](int64_t unit) { return unit >= 1; });
-}
-
-absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
-  const auto refuse = [&](absl::string_view why) {
-    return InvalidArgument(
-        {"parameter ", path, " of shape ", DimsToString(parameter.shape), " ", why});
-  };
-  for (const auto& [what, units] :
-       {std::pair("units", &parameter.units), {"unit_parts", &parameter.unit_parts}}) {
-    if (AreUnits(*units, parameter.shape)) continue;
-    return refuse(absl::StrCat("has ", what, " ", DimsToString(*units),
-                               "; give one of at least 1 for each dimension, or none"));
-  }
-  if (parameter.units.empty() && !parameter.unit_parts.empty()) {
-    return refuse(absl::StrCat("has unit_parts ", DimsToString(parameter.unit_parts),
-                               " without units; give it units of which these are parts"));
-  }
-  if (!ArePieces(parameter.pieces, parameter.shape)) {
-    return refuse(absl::StrCat("is not made of ", DimsToString(parameter.pieces),
-                               " equal pieces; give a divisor of each dimension"));
-  }
-  if (AreParts(parameter.parts, parameter.shape)) return absl::OkStatus();
-  const auto text = [](std::string* out, const ParameterPart& part) {
-    absl::StrAppend(out, part.rows, " rows of ", part.module);
-  };
-  return refuse(absl::StrCat("is not made of groups of ",
-                             absl::StrJoin(parameter.parts, " and ", text),
-                             "; give rows that together divide dimension 0"));
-}
-
-}  // namespace
-
-absl::Status Parameter::Check(absl::string_view path) const {
-  DT_RETURN_IF_ERROR(CheckMadeOf(path, *this));
-  if (!(init.stddev >= 0 && std::isfinite(init.stddev))) {
-    return InvalidArgument({"parameter ", path, " starts with a standard deviation of ",
-                            absl::StrCat(init.stddev), "; give a number that is not negative"});
-  }
-  const bool random = init.values == nullptr && init.stddev > 0;
-  if ((random || trained) && !IsFloat(dtype)) {
-    return InvalidArgument({"parameter ", path, " is of ", ToString(dtype), ", and ",
-                            trained ? "trained" : "starts at random",
-                            "; choose a float, or make it a buffer that starts with values"});
-  }
-  if (init.values == nullptr) return absl::OkStatus();
-  const int64_t given = static_cast<int64_t>(init.values->size()), size = NumElements(shape);
-  if (given == size) return absl::OkStatus();
-  return InvalidArgument({"parameter ", path, " of shape ", DimsToString(shape), " has ",
-                          absl::StrCat(size), " elements, and ", absl::StrCat(given),
-                          " first values; give it as many"});
-}
-
-absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl::string_view path,
-                                    uint64_t seed) {
-  DT_RETURN_IF_ERROR(Check(path));
-  TensorOr made;
-  if (init.none) {
-    made = Uninitialized(context, layout, shape, dtype);
-  } else if (init.values != nullptr) {
-    made = OfValues(context, layout, *this);
-  } else if (init.stddev > 0) {
-    RandomOptions options;
-    options.seed = seed;
-    options.stream = StreamOf(path);
-    options.stddev = init.stddev;
-    options.dtype = dtype;
-    made = RandomNormal(context, layout, shape, options);
-  } else {
-    made = Full(context, layout, shape, dtype, init.value);
-  }
-  DT_ASSIGN_OR_RETURN(tensor, std::move(made));
-  init.values = nullptr;
-  tensor.set_pinned(true);
-  return trained ? tensor.set_requires_grad(true) : absl::OkStatus();
+std::string JoinPath(absl::string_view path, absl::string_view name) {
+  return absl::StrCat(path, path.empty() || name.empty() ? "" : ".", name);
 }
 
 TensorOr Module::CallForOne(absl::Span<const TensorOr> operands) {
@@ -312,7 +115,7 @@ absl::Status Module::CheckMaterialized() const {
   for (const OwnParameter& own : parameters_) {
     if (own.parameter->tensor.defined()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "parameter ", Join(path_, own.name),
+        "parameter ", JoinPath(path_, own.name),
         " has no memory; Materialize the model, or apply a plan to it, before it is called"));
   }
   return absl::OkStatus();
@@ -346,14 +149,14 @@ void Module::VisitNew(const std::string& path, HashSet<const Module*>& seen,
                       const ModuleVisitor& visit) {
   if (!seen.insert(this).second) return;
   visit(path, *this);
-  for (auto& [name, child] : children_) child->VisitNew(Join(path, name), seen, visit);
+  for (auto& [name, child] : children_) child->VisitNew(JoinPath(path, name), seen, visit);
 }
 
 void Module::VisitParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
   HashSet<const Parameter*> seen;
   VisitModules([&](const std::string& path, Module& module) {
     for (const OwnParameter& own : module.parameters_) {
-      if (seen.insert(own.parameter.get()).second) visit(Join(path, own.name), *own.parameter);
+      if (seen.insert(own.parameter.get()).second) visit(JoinPath(path, own.name), *own.parameter);
     }
   });
 }
@@ -362,13 +165,13 @@ void Module::VisitModulePaths(const ModuleVisitor& visit) { VisitFrom("", visit)
 
 void Module::VisitFrom(const std::string& path, const ModuleVisitor& visit) {
   visit(path, *this);
-  for (auto& [name, child] : children_) child->VisitFrom(Join(path, name), visit);
+  for (auto& [name, child] : children_) child->VisitFrom(JoinPath(path, name), visit);
 }
 
 void Module::VisitParameterPaths(const std::function<void(const std::string&, Parameter&)>& visit) {
   VisitModulePaths([&](const std::string& path, Module& module) {
     for (const OwnParameter& own : module.parameters_) {
-      visit(Join(path, own.name), *own.parameter);
+      visit(JoinPath(path, own.name), *own.parameter);
     }
   });
 }
@@ -465,7 +268,7 @@ void Module::AddChild(std::string name, Module* child) {
     DT_REQUIRE(&module != this,
                "Module::AddChild: the child is the module itself, or contains it; a model is a "
                "tree");
-    module.path_ = Join(Join(path_, name), path);
+    module.path_ = JoinPath(JoinPath(path_, name), path);
   });
   children_.emplace_back(std::move(name), child);
 }

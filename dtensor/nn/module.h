@@ -17,9 +17,7 @@
 //
 // Forward reads the module's own parameters by Value(): Mul(x, gain_->Value()).
 //
-// A parameter is declared with its shape and initialization. It gets memory from Materialize(), or
-// in any layout from Parameter::Materialize. An element's initial value depends only on the seed,
-// the parameter's path and the element's global index, so it is the same on every mesh.
+// Parameters (parameter.h) have no memory before Materialize(), or a plan, gives it to them.
 //
 // A module also says what the dimensions of its parameters mean (DimRole). These are facts of its
 // arithmetic, for code that decides how to shard a model: a parameter without them is not sharded
@@ -64,6 +62,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/nn/module_edge.h"
+#include "dtensor/nn/parameter.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/distributed_tensor.h"
@@ -74,88 +74,6 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct AttentionOptions;  // attention.h
 struct KvCacheSlot;       // kv_cache.h
-
-// How a parameter is initialized:
-//   Normal    random, normal(0, stddev)
-//   Constant  every element is `value`
-//   Values    the given values: of the whole parameter, row-major, the same on every rank, which
-//             keeps its shard; dropped once the parameter is materialized
-//   None      not at all, for parameters that are loaded afterwards (hugging_face/load.h,
-//             state_dict.h): saves a pass over the memory; elements that are never loaded have
-//             unspecified values
-struct ParameterInit {
-  double stddev = 0;
-  double value = 0;
-  std::shared_ptr<const std::vector<double>> values;
-  bool none = false;
-  static ParameterInit Normal(double stddev) { return {stddev, 0, nullptr}; }
-  static ParameterInit Constant(double value) { return {0, value, nullptr}; }
-  static ParameterInit None() { return {0, 0, nullptr, true}; }
-  static ParameterInit Values(std::vector<double> values) {
-    return {0, 0, std::make_shared<const std::vector<double>>(std::move(values))};
-  }
-};
-
-// A part of a parameter that is a tensor of its own in checkpoints.
-struct ParameterPart {
-  std::string module;  // the module that it belongs to there: "q_proj"
-  int64_t rows;        // in each group
-};
-
-// One parameter. The modules that use it share ownership, and it lives as long as one of them. It
-// is identified by its address, and its paths are those of the modules that have it.
-struct Parameter {
-  static std::shared_ptr<Parameter> New(Dims shape, ParameterInit init, Dims units = {},
-                                        Dims unit_parts = {});
-  Parameter(const Parameter&) = delete;
-  Parameter& operator=(const Parameter&) = delete;
-
-  Dims shape;
-  ParameterInit init;
-  // For each dimension, the size of a group that is never cut, such as the features of a head.
-  // Empty or 1: no groups. Else one size per dimension, each at least 1.
-  Dims units;
-  // A smaller group within each unit, used if there are more shards than units: then units may be
-  // cut, but only between such groups. Example: a unit is all query heads that share a key/value
-  // head, and its group a single head. Empty: units are never cut. Else one size per dimension, as
-  // in `units`.
-  Dims unit_parts;
-  // For each dimension, the number of equal pieces that it consists of, side by side. Each piece is
-  // sharded like a dimension of its own. Example: if queries, keys and values are in one weight,
-  // each rank gets its own heads of all three, in a layout such as [_ x heads(tp) x 64]. Empty or
-  // 1: one piece. Else one number per dimension, each at least 1 and a divisor of its dimension.
-  Dims pieces;
-  // The parts that dimension 0 consists of, if checkpoints store them as separate tensors. The
-  // dimension is a sequence of groups; each group has the rows of all parts, one part after the
-  // other. Each part has at least one row, and a group's rows divide the dimension. Empty:
-  // checkpoints store the parameter as it is (state_dict.h).
-  std::vector<ParameterPart> parts;
-  DType dtype = DType::kF32;
-  // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.
-  bool trained = true;
-  // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
-  DistributedTensor tensor;
-  int64_t unit(int dim, int64_t shards) const;  // the unit if `dim` is cut into so many shards
-  int64_t num_pieces(int dim) const { return pieces.empty() ? 1 : pieces[dim]; }
-  int64_t piece_size(int dim) const { return shape[dim] / num_pieces(dim); }
-  // What Forward computes with: the tensor, gathered first if a plan shards parameters between uses
-  // (gather_group.h). Using `tensor` itself gives the same results, with other communication.
-  // Requires: materialized. Errors: failures.
-  TensorOr Value() const { return ForUse(tensor); }
-  // Errors: kInvalidArgument, naming `path`, if the number of given values does not match `shape`;
-  // for a standard deviation that is negative or not finite; for random values, or training, of a
-  // type that is not a float; for units that are not one per dimension; and for pieces or parts
-  // that do not make up the shape.
-  absl::Status Check(absl::string_view path) const;
-  // Allocates the parameter in `layout`, with the initial value that belongs to `path`. No
-  // communication. Errors: those of Check; failures.
-  absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
-                           uint64_t seed);
-
- private:
-  Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in);
-};
-using ParameterPtr = std::shared_ptr<Parameter>;
 
 // What a dimension of a parameter means to a module that has it. A shared parameter may mean
 // different things to its modules: an embedding's rows are the output features of the head tied to
@@ -174,29 +92,9 @@ struct OwnParameter {
   std::vector<DimRole> roles;  // for each dimension; empty: all kOther
 };
 
-// Where a module's operands and results are brought, on some mesh axes. Other axes keep their
-// placements. Placements and position are as in Layout::WithAxes.
-struct ModuleEdge {
-  DeviceMesh mesh;
-  AxisList axes;
-  std::optional<Placement> input, output;  // none: as it comes
-  bool allow_uneven = false;               // else a Shard that does not divide is refused
-  SplitPosition position = SplitPosition::kMinor;
-  // True: if `input` gathers an operand, operators that save it keep it gathered until Backward.
-  // False: they keep the tensor from before the gather, and Backward gathers it again. This takes
-  // less memory and one more collective.
-  bool keep_gathered = false;
-  // The number of the one operand that `input` applies to, and of the one result that `output`
-  // applies to; -1: all of them.
-  int index = -1;
-};
-
-// Applies that side of `edges`, one edge after the other, to x, which is operand or result number
-// `index`; all in one redistribution. Errors: kInvalidArgument for a mesh other than the edge's, a
-// placement that WithAxes refuses, and a dimension that does not divide evenly, naming the multiple
-// that would; failures.
-TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
-                 std::optional<Placement> ModuleEdge::*side, int index = 0);
+// The path of the child or parameter that a module at `path` calls `name`. One without a name has
+// the module's path; the model itself has the path "".
+std::string JoinPath(absl::string_view path, absl::string_view name);
 
 class Module {
  public:

@@ -184,6 +184,12 @@ TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
 }
 
 // What wraps a module has its names, and so none of them for itself.
+TEST(JoinPath, PutsADotBetweenNames) {
+  EXPECT_EQ(JoinPath("layers.0", "attn"), "layers.0.attn");
+  EXPECT_EQ(JoinPath("", "attn"), "attn");  // of the model itself
+  EXPECT_EQ(JoinPath("attn", ""), "attn");  // of a child without a name
+}
+
 TEST(Module, WithTwoParametersOfOnePathIsRefused) {
   class Wrapper : public Module {
    public:

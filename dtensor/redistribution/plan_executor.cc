@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/reduce_op.h"
@@ -135,6 +136,7 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
                 absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
                 const ExchangeCaller& caller)
       : s(s), plans(plans.begin(), plans.end()), moved(caller.moved) {
+    Digest all;
     const RankRedistributionPlan::Round& first = plans[0]->rounds()[s];
     const RedistributionRound& round = plans[0]->plan().rounds()[s];
     collective.native = collective.sums_in_any_order = true;
@@ -149,8 +151,9 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
       } else {
         parts.push_back({results[i], results[i], receives});
       }
-      boxes_digest = boxes_digest * 0x100000001b3 ^ plans[i]->rounds()[s].digest;
+      all.Add(static_cast<int64_t>(plans[i]->rounds()[s].digest));
     }
+    boxes_digest = all.value();
     collective.digest = MixLineage(boxes_digest, caller.lineage);
     collective.kind = round.kind;
     collective.axes = first.axes;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -106,6 +108,17 @@ std::string OperandsText(absl::Span<const RuleOperand> operands) {
   });
 }
 
+absl::Status CheckOneMesh(absl::string_view op, absl::Span<const RuleOperand> operands) {
+  const DeviceMesh& mesh = operands[0].layout.mesh();
+  for (const RuleOperand& operand : operands) {
+    if (operand.layout.mesh() == mesh) continue;
+    return InvalidArgument({op, ": operands lie on unlike meshes, ", mesh.ToString(), " and ",
+                            operand.layout.mesh().ToString(), " (", OperandsText(operands),
+                            "); make all tensors on one mesh"});
+  }
+  return absl::OkStatus();
+}
+
 // For one axis that splits no letter: which operands stay Partial on it, and with which op the
 // results are then Partial.
 struct Passing {
@@ -176,15 +189,20 @@ std::vector<bool> LettersIn(const RuleTerm& term, size_t count) {
   return present;
 }
 
-// Whether no axis splits two letters, except a streamed letter and the one it is streamed past.
-bool AxesFit(absl::Span<const RuleLetter> letters, absl::Span<const AxisMask> axes) {
+// The axes that split each letter. Errors: kInvalidArgument if an axis splits two letters, other
+// than a streamed letter and the one that it is streamed past.
+absl::StatusOr<std::vector<AxisMask>> LetterAxes(absl::string_view op, const OpRule& rule,
+                                                 absl::Span<const DimLayout> letters) {
+  std::vector<AxisMask> axes;
+  for (const DimLayout& letter : letters) axes.push_back(MaskOf(AxesOf(letter)));
   AxisMask used = 0;
-  for (size_t l = 0; l < letters.size(); ++l) {
-    if (letters[l].past >= 0 && axes[l] == axes[letters[l].past]) continue;
-    if (used & axes[l]) return false;
+  for (size_t l = 0; l < axes.size(); ++l) {
+    const int past = rule.letters()[l].past;
+    if (past >= 0 && axes[l] == axes[past]) continue;
+    if (used & axes[l]) return InvalidArgument({op, ": one mesh axis splits two letters"});
     used |= axes[l];
   }
-  return true;
+  return axes;
 }
 
 absl::StatusOr<Layout> TermLayout(const DeviceMesh& mesh, const BoundRule& rule,
@@ -197,6 +215,18 @@ absl::StatusOr<Layout> TermLayout(const DeviceMesh& mesh, const BoundRule& rule,
     DT_ASSIGN_OR_RETURN(dims.back(), Compose(rule, dim, letters));
   }
   return Layout::Create(mesh, dims, AxesIn(partial.axes), partial.op, AxesIn(partial.averaged));
+}
+
+absl::StatusOr<std::vector<Layout>> TermLayouts(const DeviceMesh& mesh, const BoundRule& rule,
+                                                absl::Span<const RuleTerm> terms,
+                                                absl::Span<const DimLayout> letters,
+                                                absl::Span<const PartialAxes> partial) {
+  std::vector<Layout> layouts;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(Layout layout, TermLayout(mesh, rule, terms[i], letters, partial[i]));
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
 }
 
 // On which axes an assignment makes operands, results and the operands' gradients Partial.
@@ -257,54 +287,62 @@ void KeepPartial(int axis, const Passing& passing, absl::Span<const RuleOperand>
   }
 }
 
+// What follows from the axes that split letters, and, on the other axes, from operands that are
+// Partial already.
+absl::StatusOr<PartialTensors> DerivePartial(absl::string_view op, const OpRule& rule,
+                                             RuleLinearity linearity, const DeviceMesh& mesh,
+                                             absl::Span<const AxisMask> letter_axes,
+                                             absl::Span<const RuleOperand> operands) {
+  PartialTensors partial;
+  partial.operands.resize(operands.size());
+  for (const RuleTerm& result : rule.results()) {
+    DT_ASSIGN_OR_RETURN(partial.results.emplace_back(),
+                        ResultPartial(op, rule, result, letter_axes));
+  }
+  for (const RuleTerm& operand : rule.operands()) {
+    partial.gradients.push_back(GradientPartial(operand, letter_axes));
+  }
+  AxisMask splitting = 0;
+  for (const AxisMask axes : letter_axes) splitting |= axes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (splitting >> axis & 1) continue;
+    KeepPartial(axis, PassesOn(axis, linearity, operands), operands, partial);
+  }
+  return partial;
+}
+
+// Of moving the operands to `layouts`.
+double CostOfMoving(const BoundRule& rule, absl::Span<const RuleOperand> operands,
+                    absl::Span<const Layout> layouts) {
+  constexpr double kPinned = 1e15;  // larger than any tensor's cost, so pinned operands move last
+  double cost = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const RuleOperand& operand = operands[i];
+    cost += MovingCost(operand.layout, layouts[i], rule.operand_shapes()[i], operand.dtype) *
+            (operand.pinned ? kPinned : 1);
+  }
+  return cost;
+}
+
 }  // namespace
 
 absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const BoundRule& rule,
                                                 RuleLinearity linearity, const DeviceMesh& mesh,
                                                 absl::Span<const DimLayout> letters,
                                                 absl::Span<const RuleOperand> operands) {
-  const auto& terms = rule.rule().operands();
-  std::vector<AxisMask> letter_axes(letters.size());
-  for (size_t l = 0; l < letters.size(); ++l) letter_axes[l] = MaskOf(AxesOf(letters[l]));
-  if (!AxesFit(rule.rule().letters(), letter_axes)) {
-    return InvalidArgument({op, ": one mesh axis splits two letters"});
-  }
-  AxisMask used = 0;
-  for (const AxisMask axes : letter_axes) used |= axes;
-
-  PartialTensors partial;
-  for (const RuleTerm& result : rule.rule().results()) {
-    DT_ASSIGN_OR_RETURN(partial.results.emplace_back(),
-                        ResultPartial(op, rule.rule(), result, letter_axes));
-  }
-  for (const RuleTerm& term : terms) {
-    partial.gradients.push_back(GradientPartial(term, letter_axes));
-  }
-  partial.operands.resize(operands.size());
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (used >> axis & 1) continue;
-    KeepPartial(axis, PassesOn(axis, linearity, operands), operands, partial);
-  }
-
+  const OpRule& terms = rule.rule();
+  DT_ASSIGN_OR_RETURN(const auto letter_axes, LetterAxes(op, terms, letters));
+  DT_ASSIGN_OR_RETURN(const PartialTensors partial,
+                      DerivePartial(op, terms, linearity, mesh, letter_axes, operands));
   RuleAssignment out;
   out.letters.assign(letters.begin(), letters.end());
-  for (size_t i = 0; i < operands.size(); ++i) {
-    DT_ASSIGN_OR_RETURN(Layout layout,
-                        TermLayout(mesh, rule, terms[i], letters, partial.operands[i]));
-    constexpr double kPinned = 1e15;  // larger than any tensor's cost, so pinned operands move last
-    out.cost +=
-        MovingCost(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype) *
-        (operands[i].pinned ? kPinned : 1);
-    out.operands.push_back(std::move(layout));
-    DT_ASSIGN_OR_RETURN(Layout gradient_layout,
-                        TermLayout(mesh, rule, terms[i], letters, partial.gradients[i]));
-    out.gradients.push_back(std::move(gradient_layout));
-  }
-  for (size_t r = 0; r < partial.results.size(); ++r) {
-    DT_ASSIGN_OR_RETURN(Layout layout, TermLayout(mesh, rule, rule.rule().results()[r], letters,
-                                                  partial.results[r]));
-    out.results.push_back(std::move(layout));
-  }
+  DT_ASSIGN_OR_RETURN(out.operands,
+                      TermLayouts(mesh, rule, terms.operands(), letters, partial.operands));
+  DT_ASSIGN_OR_RETURN(out.gradients,
+                      TermLayouts(mesh, rule, terms.operands(), letters, partial.gradients));
+  DT_ASSIGN_OR_RETURN(out.results,
+                      TermLayouts(mesh, rule, terms.results(), letters, partial.results));
+  out.cost = CostOfMoving(rule, operands, out.operands);
   return out;
 }
 
@@ -313,13 +351,7 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
                                                 absl::Span<const RuleOperand> operands) {
   DT_CHECK(!operands.empty());
   const DeviceMesh& mesh = operands[0].layout.mesh();
-  for (const RuleOperand& operand : operands) {
-    if (!(operand.layout.mesh() == mesh)) {
-      return InvalidArgument({op, ": operands lie on unlike meshes, ", mesh.ToString(), " and ",
-                              operand.layout.mesh().ToString(), " (", OperandsText(operands),
-                              "); make all tensors on one mesh"});
-    }
-  }
+  DT_RETURN_IF_ERROR(CheckOneMesh(op, operands));
   const Candidates candidates(rule, operands);
   std::vector<int> open;  // letters that might be split; at most as many as there are splits
   for (size_t l = 0; l < rule.rule().letters().size(); ++l) {

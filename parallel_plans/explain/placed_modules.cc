@@ -52,7 +52,7 @@ std::vector<PlacedModule> PlacedModules(Module& model, absl::Span<const ModuleFi
     if (counted) one.figures = *next++;
     one.figures.path = path;
     for (const OwnParameter& own : module.own_parameters()) {
-      const std::string here = absl::StrCat(path, path.empty() ? "" : ".", own.name);
+      const std::string here = JoinPath(path, own.name);
       const auto [owner, fresh] = first.try_emplace(own.parameter.get(), here);
       one.parameters.push_back({own.name, FiguresOf(owner->second, *own.parameter), !fresh});
     }

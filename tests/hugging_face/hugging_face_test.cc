@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
@@ -31,8 +32,7 @@ namespace {
 
 // make_cases.py's: n numbers in [-1, 1), exact in f32, by the name.
 std::vector<double> Formula(absl::string_view name, int64_t n) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  const uint64_t hash = Fnv1a(name);
   std::vector<double> values;
   for (int64_t i = 0; i < n; ++i) {
     uint64_t z = hash + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tests/plans/model_runs.h"
 #include "gmock/gmock.h"
@@ -101,6 +102,20 @@ TEST(PlanTensorParallel, CutsTheAxisWhereThereAreFewerKeysThanRanks) {
               Refuses(AllOf(HasSubstr("2 key/value heads"), HasSubstr("3 ranks"))));
   EXPECT_THAT(PlanTensorParallel(config, *DeviceMesh::Parse("tp_kv=2,tp=4")),
               Refuses(AllOf(HasSubstr("PlanTensorParallel"), HasSubstr("a \"tp_kv\" already"))));
+}
+
+TEST(PlanTensorParallel, TakesAxesOfOtherNames) {
+  TensorParallelOptions options;
+  options.axis = "model";
+  options.data_axis = "rows";
+  options.context_axis = "ring";
+  ParallelPlan plan = TensorParallelPlan("model", /*sequence_parallel=*/true);
+  plan.Add({"", DataParallel("rows")});
+  plan.Add(ContextParallelPlan("ring", "zigzag"));
+  const DeviceMesh mesh = *DeviceMesh::Parse("rows=2,ring=2,model=2,dp=2");
+  const auto planned = PlanTensorParallel(SmallTransformer(), mesh, options);
+  DT_ASSERT_OK(planned);
+  EXPECT_EQ(planned->plan, plan);
 }
 
 TEST(PlanTensorParallel, SplitsNothingWithoutAnAxis) {

@@ -1,0 +1,74 @@
+#include "dtensor/parallel_plans/model_plan.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::internal {
+namespace {
+
+// For a model with as many key/value heads as query heads.
+template <ParallelPlan (*kPlan)(std::string, bool)>
+ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&) {
+  return kPlan(std::move(axis), sequence_parallel);
+}
+
+template <typename Config>
+absl::StatusOr<ModelConfig> Read(absl::string_view text) {
+  return Config::FromJson(text);
+}
+
+}  // namespace
+
+constexpr ModelPaths kTransformerPaths = {TensorParallelPlan, kTransformerAttention,
+                                          kTransformerUnits};
+constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
+                                   kGpt2Units};
+constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
+                                   kBertUnits};
+
+absl::Span<const PlannedModel> PlannedModels() {
+  static constexpr PlannedModel kModels[] = {
+      {"bert", &kBertPaths, Read<BertConfig>},
+      {"gpt2", &kGpt2Paths, Read<Gpt2Config>},
+      {"llama", &kTransformerPaths, Read<TransformerConfig>},
+      {"mistral", &kTransformerPaths, Read<TransformerConfig>},
+      {"qwen2", &kTransformerPaths, Read<TransformerConfig>},
+      {"qwen3", &kTransformerPaths, Read<TransformerConfig>},
+  };
+  return kModels;
+}
+
+absl::StatusOr<PlannedModel> FindPlannedModel(absl::string_view type) {
+  for (const PlannedModel& model : PlannedModels()) {
+    if (model.type == type) return model;
+  }
+  const auto name = [](std::string* out, const PlannedModel& model) {
+    absl::StrAppend(out, model.type);
+  };
+  return InvalidArgument({"there is no plan for a model of type \"", type,
+                          "\"; there are those for ", absl::StrJoin(PlannedModels(), ", ", name)});
+}
+
+KeyValueAxes KeyValueAxesOf(absl::string_view axis) {
+  return {absl::StrCat(axis, "_kv"), absl::StrCat(axis, "_rep")};
+}
+
+ParallelPlan PlanModel(const ModelPaths& model, const ModelAxes& axes) {
+  ParallelPlan plan;
+  if (!axes.tensor.empty()) {
+    plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));
+  }
+  if (!axes.data.empty()) plan.Add({"", DataParallel(axes.data)});
+  if (!axes.fully_shard.empty()) {
+    plan.Add(FullyShardPlan(axes.fully_shard, axes.level, model.units));
+  }
+  if (!axes.context.empty()) {
+    plan.Add(ContextParallelPlan(axes.context, axes.context_pattern, model.attention));
+  }
+  return plan;
+}
+
+}  // namespace dtensor::internal
