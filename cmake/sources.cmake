@@ -535,7 +535,6 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/explain/training_step.h
   parallel_plans/explain/visualize.h
   parallel_plans/fully_shard.h
-  parallel_plans/model_plan.h
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h

@@ -15,10 +15,8 @@
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
-#include "dtensor/runtime/core/export.h"
 
-namespace DTENSOR_EXPORT dtensor {
-namespace internal {
+namespace dtensor::internal {
 
 // What plans have to know of a class of models: see transformer_plan.h.
 struct ModelPaths {
@@ -63,7 +61,6 @@ KeyValueAxes KeyValueAxesOf(absl::string_view axis);
 
 ParallelPlan PlanModel(const ModelPaths& model, const ModelAxes& axes);
 
-}  // namespace internal
-}  // namespace dtensor
+}  // namespace dtensor::internal
 
 #endif  // DTENSOR_PARALLEL_PLANS_MODEL_PLAN_H_
