@@ -93,12 +93,12 @@ absl::Status ClampBackward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Tensor low, NumberLike(device, x, call.attrs<ClampAttrs>().low));
   DT_ASSIGN_OR_RETURN(const Tensor high, NumberLike(device, x, call.attrs<ClampAttrs>().high));
   DT_ASSIGN_OR_RETURN(const Tensor zero, NumberLike(device, x, 0));
-  DT_ASSIGN_OR_RETURN(const Tensor below, Tensor::Empty(device, DType::kBool, x.shape()));
   DT_ASSIGN_OR_RETURN(const Tensor above, Tensor::Empty(device, DType::kBool, x.shape()));
-  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, x, low, below));
-  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, high, x, above));
-  DT_RETURN_IF_ERROR(kernels::Binary(device, BinaryOp::kAdd, below, above, above));  // either
-  return kernels::Where(device, above, zero, call.result_gradients[0], call.gradients[0]);
+  DT_ASSIGN_OR_RETURN(const Tensor inside, Tensor::Empty(device, DType::kBool, x.shape()));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, low, x, above));
+  DT_RETURN_IF_ERROR(kernels::Compare(device, CompareOp::kLess, x, high, inside));
+  DT_RETURN_IF_ERROR(kernels::Binary(device, BinaryOp::kMul, above, inside, inside));  // both
+  return kernels::Where(device, inside, call.result_gradients[0], zero, call.gradients[0]);
 }
 
 const OpDef kEqualOp = Comparison<CompareOp::kEqual>("Equal");

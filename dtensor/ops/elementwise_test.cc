@@ -152,9 +152,9 @@ TEST(ElementwiseOpsTest, SlopesWhereThereIsNone) {
     EXPECT_THAT(Slopes(make, {0, 1, 2, kNaN}, min), ElementsAre(1, .5, 0, 1));
     EXPECT_THAT(Slopes(make, {1, 2}, [](const TensorOr& x) { return Maximum(x, x); }),
                 ElementsAre(1, 1));
-    // At a bound, the slope is that of x.
+    // At a bound, x counts as replaced.
     const auto clamp = [](const TensorOr& x) { return Clamp(x, -1, 2); };
-    EXPECT_THAT(Slopes(make, {-2, -1, 0, 2, 3, kNaN}, clamp), ElementsAre(0, 1, 1, 1, 0, 1));
+    EXPECT_THAT(Slopes(make, {-2, -1, 0, 2, 3, kNaN}, clamp), ElementsAre(0, 0, 1, 0, 0, 0));
     // What was not chosen has gradient 0, whatever it is.
     const auto choose = [&](const TensorOr& x) { return Where(Equal(x, x), x, Scale(x, kInf)); };
     EXPECT_THAT(Slopes(make, {1, 2}, choose), ElementsAre(IsNan(), IsNan()));  // 0 * inf, of Scale

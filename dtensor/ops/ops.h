@@ -91,7 +91,7 @@ TensorOr LogicalNot(const TensorOr& a);
 // condition ? a : b. The condition is bool; a and b have the same type, which may be any.
 TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b);
 // `low` where x is less, `high` where x is greater, else x, for floats; NaN stays. A bound may be
-// infinite. The slope is 0 where x is replaced, and 1 elsewhere, also at the bounds.
+// infinite. The slope is 1 between the bounds, and 0 elsewhere, also at the bounds and for NaN.
 TensorOr Clamp(const TensorOr& x, double low, double high);
 // Converts between any types; floats become integers by truncation. Returns x itself if it already
 // has the type. Differentiable between floats only. Not linear, because it rounds: a Partial x is

@@ -286,8 +286,18 @@ def losses():
     case("cross_entropy_mean_of_none", lambda x, t: entropy(x, t, reduction="mean"), randn(3, 5), none)
 
 
+def copies_and_bounds():  # the last: what is drawn here changes no other case
+    case("clone", torch.clone, randn(3, 5))
+    case("clone_integers", torch.clone, integers(3, 5))
+    for name, low, high in (("clamp", -0.5, 1.0), ("clamp_low", 0.0, INF), ("clamp_high", -INF, 0.5),
+                            ("clamp_equal", 1.0, 1.0)):
+        case(name, lambda x: torch.clamp(x, low, high), randn(3, 5))
+        case(f"{name}_special", lambda x: torch.clamp(x, low, high), SPECIAL)
+
+
 def main():
-    for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses):
+    for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
+                   copies_and_bounds):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

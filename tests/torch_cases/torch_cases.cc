@@ -1,6 +1,7 @@
 #include "dtensor/tests/torch_cases/torch_cases.h"
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,6 +90,10 @@ void AddFunctions(std::vector<TorchCases>& all) {
   const auto gelu = [&](const std::string& name, GeluForm form) {
     add(name, "Gelu", Call([form](Operands x) { return Gelu(x[0], form); }));
   };
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const auto clamp = [&](const std::string& name, double low, double high) {
+    add(name, "Clamp", Call([=](Operands x) { return Clamp(x[0], low, high); }));
+  };
   const auto pow = [&](const std::string& name, double exponent) {
     add(name, "Pow", Call([exponent](Operands x) { return Pow(x[0], exponent); }));
   };
@@ -101,6 +106,10 @@ void AddFunctions(std::vector<TorchCases>& all) {
   add("sigmoid", "Sigmoid", Unary(Sigmoid));
   add("tanh", "Tanh", Unary(Tanh));
   add("silu", "Silu", Unary(Silu));
+  clamp("clamp", -.5, 1);
+  clamp("clamp_low", 0, kInf);
+  clamp("clamp_high", -kInf, .5);
+  clamp("clamp_equal", 1, 1);
   gelu("gelu_erf", GeluForm::kErf);
   gelu("gelu_tanh", GeluForm::kTanh);
   pow("pow_0", 0);
@@ -133,6 +142,7 @@ void AddComparisons(std::vector<TorchCases>& all) {
   all.push_back({{"logical_not"}, &OpNamed("LogicalNot"), Unary(LogicalNot)});
   all.push_back(
       {Names("where", {"broadcast", "ends", "integers"}), &OpNamed("Where"), Ternary(Where)});
+  all.push_back({Names("clone", {"integers"}), &OpNamed("Clone"), Unary(Clone)});
   cast("cast_bf16", 0, DType::kBF16);
   cast("cast_f32", 0, DType::kF32);
   cast("cast_i32", 1, DType::kI32);
