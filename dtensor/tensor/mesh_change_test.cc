@@ -156,8 +156,8 @@ TEST(MeshChange, AnAsynchronousMoveHasTheSameGradient) {
   }));
 }
 
-// Gradients in 16 bits arrive in 16 bits, and are added up in f32.
-TEST(MeshChange, GradientsOf16BitsMayBeKeptInF32) {
+// The ranks' terms of a gradient, 256 and 1, are bf16, and their sum is not.
+TEST(MeshChange, GradientsOf16BitsAreAddedUpInF32IfTheyAreKeptSo) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     const DeviceMesh one = *DeviceMesh::Parse("dp=2"), other = *DeviceMesh::Parse("tp=2");
     const Dims shape = {4};
@@ -165,10 +165,15 @@ TEST(MeshChange, GradientsOf16BitsMayBeKeptInF32) {
                                      shape, 1, DType::kBF16));
     DT_RETURN_IF_ERROR(x.set_grad_dtype(DType::kF32));
     DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute(Layout::Replicated(other, 1)));
-    DT_RETURN_IF_ERROR(Backward(Sum(Scale(y, 3), {0})));
+    const Layout rows = *Layout::FromPlacements(other, {Shard(0)}, {{2, 4}});
+    const std::vector<BFloat16> values = {BFloat16(256), BFloat16(256), BFloat16(256),
+                                          BFloat16(256), BFloat16(1),   BFloat16(1),
+                                          BFloat16(1),   BFloat16(1)};
+    DT_ASSIGN_OR_RETURN(const auto slopes, Distribute<BFloat16>(context, rows, {2, 4}, values));
+    DT_RETURN_IF_ERROR(Backward(Sum(Mul(slopes, y), {0, 1})));
     DT_RETURN_IF_ERROR(ReduceGradients({x}));
     EXPECT_EQ(x.grad().dtype(), DType::kF32);
-    EXPECT_THAT(*ToGlobal<float>(x.grad()), Each(3));
+    EXPECT_THAT(*ToGlobal<float>(x.grad()), Each(257));
     return absl::OkStatus();
   }));
 }

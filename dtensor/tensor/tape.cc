@@ -101,18 +101,19 @@ absl::Status Tape::MoveToMeshOf(const Edge& edge, Contribution& more) {
 
 // Adds it at the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
-  if (!edge.wanted()) return absl::OkStatus();
-  DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
   if (edge.leaf != nullptr) {
     DT_RETURN_IF_ERROR(MakeNow(more));
-    auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
-    if (fresh) leaves_.push_back(edge.leaf);
     const DType dtype = edge.leaf->grad_dtype.value_or(more.spec->dtype);
     if (dtype != more.spec->dtype) {
       DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
     }
+    DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
+    auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
+    if (fresh) leaves_.push_back(edge.leaf);
     return Accumulate(it->second, std::move(more));
   }
+  if (edge.node == nullptr) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
   return Accumulate(PendingOf(edge.node).slots[edge.index], std::move(more));
 }
 
