@@ -93,6 +93,9 @@ class Device {
   // Gives free memory back to the system, on cpu and cuda, except memory that shares pages with
   // memory in use, and, on cuda, memory of which CUDA has not yet seen that it is no longer used.
   void Trim();
+  // Errors: kInvalidArgument if this device's kernels cannot reach memory of the program's, as far
+  // as the device can tell: on cuda, memory of the host that is not page-locked, or of another GPU.
+  virtual absl::Status CheckReach(const void*) const { return absl::OkStatus(); }
   // The number of memory blocks that tensors refer to. Counted by Tensor, with views counted once.
   int64_t tensors() const {
     const int64_t gone = tensors_gone_.load(std::memory_order_acquire);  // first: never too few

@@ -5,9 +5,10 @@
 // Strides are in elements and not negative. A and B are fast if one stride is 1 and the other at
 // least the size of the contiguous dimension (row-major or column-major, with any leading
 // dimension), as long as k, m, n are larger than 1. Other strides, 0 included, cost a copy; on cuda
-// they are kUnimplemented, as are products of integers (copy or convert them first) and of more
-// than 2^31 - 1 matrices. C is row-major: column stride 1 if n > 1, with rows and matrices that do
-// not overlap. A and B may share memory; C shares none with either.
+// they are kUnimplemented, as are products of integers (copy or convert them first), of more
+// than 2^31 - 1 matrices, and of sizes for which cuBLASLt has no algorithm. C is row-major: column
+// stride 1 if n > 1, with rows and matrices that do not overlap. A and B may share memory; C shares
+// none with either.
 //
 // Types: f32, f64, bf16, f16, i32, i64. Sums are taken in f32 for bf16 and f16, and in the type
 // itself otherwise (integers wrap around). With accumulate, C is added before the one rounding to

@@ -105,7 +105,10 @@ absl::Status Normalize(const Device& device, ForeignMemory& memory) {
     if (elements == 0 || memory.shape[i] == 1) (*memory.strides)[i] = row_major[i];
   }
   if (elements == 0) return absl::OkStatus();
-  if (!device.is_meta()) DT_RETURN_IF_ERROR(CheckData(memory));
+  if (!device.is_meta()) {
+    DT_RETURN_IF_ERROR(CheckData(memory));
+    DT_RETURN_IF_ERROR(device.CheckReach(memory.data));
+  }
   return CheckStrides(memory, device.is_meta() ? 0 : reinterpret_cast<intptr_t>(memory.data));
 }
 

@@ -50,7 +50,7 @@ struct ForeignMemory {
 // the shape and the remedy, for a null pointer, data that is not aligned to its element, a shape
 // that no tensor can have (dims.h), and strides that are negative, too many or too few, reach
 // beyond the address space, or let two elements share bytes (except a stride of 0, a broadcast, to
-// which nothing can be written).
+// which nothing can be written); and for memory that a GPU cannot reach (Device::CheckReach).
 absl::StatusOr<Tensor> AdoptMemory(Device& device, ForeignMemory memory);
 
 // An ElementType (dtype.h), const if the memory is read-only.

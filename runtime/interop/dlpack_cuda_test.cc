@@ -7,10 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/interop/adopt.h"
 #include "dtensor/runtime/interop/dlpack.h"
 #include "dtensor/runtime/interop/dlpack_abi.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
@@ -22,6 +26,7 @@ namespace dtensor {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 using DlpackCudaTest = CudaTest;
 
@@ -56,6 +61,27 @@ TEST_F(DlpackCudaTest, WhatIsLetGoWithTheDeviceIsFreed) {
   });
   device_.reset();  // the fake says at the end of the program what was not freed
   opens.join();
+}
+
+// Otherwise the first kernel that reads it would end all work of this process on the GPU.
+TEST_F(DlpackCudaTest, MemoryThatKernelsCannotReachIsNotAdopted) {
+  constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
+  std::vector<float> values(4);
+  bool is_gone = false;
+  EXPECT_THAT(AdoptSpan(*device_, absl::MakeSpan(values), {4}, [&] { is_gone = true; }).status(),
+              StatusIs(kInvalidArgument, HasSubstr("the host's, and not page-locked")));
+  EXPECT_TRUE(is_gone);
+  void* locked = nullptr;
+  ASSERT_EQ(cudaMallocHost(&locked, 16), cudaSuccess);
+  EXPECT_THAT(AdoptMemory(*device_, {.data = locked, .shape = {4}}).status(), IsOk());
+  EXPECT_EQ(cudaFreeHost(locked), cudaSuccess);
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) return;
+  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(1));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor theirs, Tensor::Empty(*other, DType::kF32, {4}));
+  EXPECT_THAT(AdoptMemory(*device_, {.data = theirs.raw(), .shape = {4}}).status(),
+              StatusIs(kInvalidArgument, HasSubstr("of GPU 1, which kernels of GPU 0")));
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);  // for the next test's stream
 }
 
 TEST_F(DlpackCudaTest, WorkGoesToTheProgramsStream) {

@@ -149,10 +149,13 @@ void SetStep(const AttentionStep& step, AttentionArgs& args) {
 }
 
 // Runs the kernel with scratch memory, which is freed after it in stream order. The memory is
-// allocated here, since meta runs no kernel but counts the memory that it would take on the host.
+// allocated here, since meta runs no kernel but counts the memory that it would take on the host. A
+// GPU's kernels need `rows` rows of it; what the host's need grows with all heads that share keys.
 template <typename Args>
-absl::Status RunWithScratch(Device& device, const ByDevice<Args>& kernel, Args& args,
-                            int64_t bytes) {
+absl::Status RunWithScratch(Device& device, const ByDevice<Args>& kernel, Args& args, int64_t rows,
+                            int64_t on_host) {
+  const bool is_gpu = device.kind() == Device::Kind::kCuda;
+  const int64_t bytes = is_gpu ? rows * kSeenKeysBytes : on_host;
   DT_ASSIGN_OR_RETURN(args.scratch, device.Allocate(bytes));
   const absl::Status status = kernel.Run(device, {args.sizes.dtype}, args);
   device.Free(args.scratch, bytes);
@@ -201,7 +204,7 @@ absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const T
   }
   if (sizes.batch * sizes.q_heads * sizes.q_rows == 0) return absl::OkStatus();
   SetStep(step, args);
-  return RunWithScratch(device, kAttention, args, cpu::AttentionScratch(args));
+  return RunWithScratch(device, kAttention, args, sizes.q_rows, cpu::AttentionScratch(args));
 }
 
 absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
@@ -247,7 +250,8 @@ absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, con
   DT_CHECK(o == nullptr || (o->shape() == q.shape() && IsResultType(sizes, o->dtype())));
   if (o != nullptr && o->dtype() == sizes.dtype) operands.o = OperandOf(*o);
   SetStep(step, args);
-  return RunWithScratch(device, kAttentionGrad, args, cpu::AttentionGradScratch(args));
+  return RunWithScratch(device, kAttentionGrad, args, sizes.q_rows,
+                        cpu::AttentionGradScratch(args));
 }
 
 absl::Status MergeAttention(Device& device, absl::Span<const AttentionPart> parts, const Tensor& o,
@@ -269,7 +273,7 @@ absl::Status MergeAttention(Device& device, absl::Span<const AttentionPart> part
   }
   args.o = OperandOf(o);
   args.lse = StatisticsOf(lse);
-  return RunWithScratch(device, kMergeAttention, args, cpu::MergeAttentionScratch(args));
+  return RunWithScratch(device, kMergeAttention, args, 0, cpu::MergeAttentionScratch(args));
 }
 
 absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,

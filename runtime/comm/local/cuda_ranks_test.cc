@@ -1,9 +1,11 @@
 // Ranks as threads that share GPUs.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -192,6 +194,35 @@ TEST_F(CudaRanksTest, RanksReadEachOthersMemoryWhateverPoolIsCurrent) {
                       return swap->CheckTheirs(communicator.rank());
                     },
                     {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
+}
+
+// Whether this process has one on that GPU. Asking makes none.
+bool HasContext(int gpu) {
+  void* state_of = nullptr;
+  cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state_of, 12000,
+                                   cudaEnableDefault);
+  unsigned flags = 0;
+  int is_active = 0;
+  reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(state_of)(gpu, &flags, &is_active);
+  return is_active != 0;
+}
+
+// Otherwise a world of few ranks would take memory of every GPU of the machine, and would need all
+// of them to be connected.
+TEST(CudaRanksGpusTest, AGpuOfNoRankIsLeftAlone) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "the only GPU is the rank's";
+  }
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto program = [] {
+    const absl::Status status =
+        RunLocalRanks(1, [](Communicator&, Device&) { return absl::OkStatus(); },
+                      {.device = Device::Kind::kCuda});
+    std::_Exit(!status.ok() || !HasContext(0) || HasContext(1));
+  };
+  EXPECT_EXIT(program(), testing::ExitedWithCode(0), "");
 }
 
 // A stream of the program's for each rank, and memory of its own.

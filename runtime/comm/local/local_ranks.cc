@@ -81,13 +81,15 @@ absl::Status ForEachRank(int n, const std::function<absl::Status(int)>& make) {
   return absl::OkStatus();
 }
 
-// The GPUs for the ranks, in turn, after each was enabled to read the others' memory.
-absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus) {
+// The GPUs for n ranks, in turn, after each was enabled to read the others' memory. A GPU of no rank
+// is left alone: it may belong to another process, or reach none of the others.
+absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus, int n) {
   if (gpus.empty()) {
     DT_ASSIGN_OR_RETURN(const int count, CountGpus());
     gpus.resize(count);
     std::iota(gpus.begin(), gpus.end(), 0);
   }
+  if (static_cast<int>(gpus.size()) > n) gpus.resize(n);
   DT_RETURN_IF_ERROR(AllowPeerReads(gpus));
   return gpus;
 }
@@ -165,7 +167,7 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Create(int n, const RunO
     return absl::OkStatus();
   }));
   if (options.device == Device::Kind::kCuda) {
-    DT_ASSIGN_OR_RETURN(ranks->gpus_, GpusOfRanks(options.gpus));
+    DT_ASSIGN_OR_RETURN(ranks->gpus_, GpusOfRanks(options.gpus, n));
   }
   DT_RETURN_IF_ERROR(ForEachRank(n, [&](int rank) { return ranks->MakeDevice(rank); }));
   if (options.pin_threads) {

@@ -23,7 +23,8 @@ namespace DTENSOR_EXPORT dtensor {
 struct RunOptions {
   Device::Kind device = Device::Kind::kCpu;  // kCpu, kDeferred or kCuda
   // On cuda: the GPU of rank r is gpus[r % gpus.size()]; several ranks may share one. Empty: all
-  // GPUs that CUDA sees, in CUDA's order. Each must be able to read the others' memory.
+  // GPUs that CUDA sees, in CUDA's order. Those of the ranks must be able to read each other's
+  // memory; others are not used.
   std::vector<int> gpus = {};
   // On cuda: creates the ranks' devices, to use the program's own streams or allocator. Null: each
   // rank has a stream of its own, and memory of CUDA's pool.

@@ -150,6 +150,7 @@ absl::Status InitPreference(cublasLtMatmulPreferenceOpaque_t& preference, const 
   return absl::OkStatus();
 }
 
+// Errors: kUnimplemented if cuBLASLt has no algorithm: nothing was launched, so the device goes on.
 absl::StatusOr<Plan> MakePlan(const Key& key, cublasLtHandle_t handle) {
   Plan plan;
   const auto batch = static_cast<int32_t>(key.batch);
@@ -161,10 +162,14 @@ absl::StatusOr<Plan> MakePlan(const Key& key, cublasLtHandle_t handle) {
   DT_RETURN_IF_ERROR(InitPreference(preference, key));
   cublasLtMatmulHeuristicResult_t best;
   int found = 0;
-  DT_CUBLAS(cublasLtMatmulAlgoGetHeuristic, handle, &plan.operation, &plan.b, &plan.a, &plan.c,
-            &plan.c, &preference, 1, &best, &found);
-  if (found == 0 || best.state != CUBLAS_STATUS_SUCCESS) {
-    return absl::InternalError("cuBLASLt has no algorithm for a product");
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, &plan.operation, &plan.b, &plan.a, &plan.c, &plan.c, &preference, 1, &best, &found);
+  const bool is_refused = status == CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!is_refused) DT_RETURN_IF_ERROR(ToStatus(status, "cublasLtMatmulAlgoGetHeuristic"));
+  if (is_refused || found == 0 || best.state != CUBLAS_STATUS_SUCCESS) {
+    return absl::UnimplementedError(absl::StrCat("cuBLASLt has no algorithm for a product of ",
+                                                 key.batch, " x (", key.m, ", ", key.k, ") and (",
+                                                 key.k, ", ", key.n, "); make it in parts"));
   }
   plan.algorithm = best.algo;
   return plan;

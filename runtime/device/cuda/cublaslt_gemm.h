@@ -25,11 +25,12 @@ class CublasLtGemm {
   ~CublasLtGemm();
 
   // Launches the product; operands are device memory. Requires: ValidateGemm(gemm) is OK, no
-  // dimension is 0, the stream's device is current. Errors: kUnimplemented for integers and for
-  // operands that are neither row- nor column-major; kInternal with cuBLASLt's message. A part of a
-  // product (GemmProblem::whole_rows) uses the algorithm that cuBLASLt chose for the whole. Errors:
-  // also kUnimplemented if that algorithm cannot compute the part, because cuBLASLt says so, or
-  // because the part is less aligned than the whole.
+  // dimension is 0, the stream's device is current. Errors: kUnimplemented for integers, for
+  // operands that are neither row- nor column-major, and for sizes for which cuBLASLt has no
+  // algorithm; kInternal with cuBLASLt's message. A part of a product (GemmProblem::whole_rows)
+  // uses the algorithm that cuBLASLt chose for the whole. Errors: also kUnimplemented if that
+  // algorithm cannot compute the part, because cuBLASLt says so, or because the part is less
+  // aligned than the whole.
   absl::Status Run(const GemmProblem& gemm);
   // What Run would return for a part, as far as it can be known beforehand.
   absl::Status CheckRows(const GemmProblem& gemm);

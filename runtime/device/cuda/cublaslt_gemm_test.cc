@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/gemm.h"
@@ -11,10 +12,13 @@
 #include "dtensor/runtime/testing/cuda_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tools/cuda/fake/cublaslt_counts.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
+
+using ::testing::HasSubstr;
 
 class CublasLtGemmTest : public CudaTest {
  protected:
@@ -103,6 +107,19 @@ TEST_F(CublasLtGemmTest, PlansDoNotGrowForEver) {
   EXPECT_EQ(AskedFor(Product(1, kMost + 1, 2)), 1);
   EXPECT_EQ(AskedFor(Product(1, 1, 2)), 1) << "it had to go";
   EXPECT_EQ(AskedFor(Product(1, kMost + 1, 2)), 0);
+}
+
+// Nothing was launched, so the device goes on. The memory is of a part.
+TEST_F(CublasLtGemmTest, SizesWithoutAnAlgorithmAreRefused) {
+  GemmProblem p = Product(4, 16, 32);
+  p.whole_rows = (int64_t{1} << 31) + 8;
+  for (const bool only_asks : {true, false}) {
+    p.only_asks = only_asks;
+    EXPECT_THAT(device_->Gemm(p), StatusIs(absl::StatusCode::kUnimplemented,
+                                           HasSubstr("1 x (2147483656, 32) and (32, 16)")));
+  }
+  EXPECT_THAT(device_->failure(), IsOk());
+  EXPECT_EQ(AskedFor(Product(4, 16, 32)), 1);
 }
 
 // The fake adds one product after the other, unless it may make a small result's sums in two parts.

@@ -98,6 +98,20 @@ class CudaDevice final : public Device {
     if (has_own_stream_ && stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
+  // Managed memory can be reached, too.
+  absl::Status CheckReach(const void* data) const override {
+    const CurrentGpu current(ordinal());
+    DT_RETURN_IF_ERROR(current.status());
+    cudaPointerAttributes known;
+    DT_CUDA(cudaPointerGetAttributes, &known, data);
+    const bool is_of_other = known.type == cudaMemoryTypeDevice && known.device != ordinal();
+    if (known.type != cudaMemoryTypeUnregistered && !is_of_other) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the memory is ",
+        is_of_other ? absl::StrCat("of GPU ", known.device) : "the host's, and not page-locked",
+        ", which kernels of GPU ", ordinal(), " cannot reach; copy it there first"));
+  }
+
   bool BeginTransfers(const DeviceEvent& begin) {
     const auto* point = dynamic_cast<const CudaPoint*>(begin.state().get());
     if (point == nullptr || point->work() == work_ || queue_ != stream_) return false;

@@ -40,6 +40,9 @@ struct AttentionOperands {
   AttentionOperand dout, delta, dq, dk, dv;
 };
 
+// In the scratch memory, of each query row: which keys it sees.
+inline constexpr int64_t kSeenKeysBytes = 16;
+
 // One step, forward or backward.
 struct AttentionArgs {
   AttentionSizes sizes;

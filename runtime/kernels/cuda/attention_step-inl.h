@@ -26,6 +26,7 @@ inline constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.693147180559945
 struct SeenKeys {
   int64_t begin, end;
 };
+static_assert(sizeof(SeenKeys) == kSeenKeysBytes);
 
 // The keys, of kKeys from `key` on, that a row sees: [begin, end), counted from `key`.
 template <int kKeys>

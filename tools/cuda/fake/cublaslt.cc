@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -147,9 +148,11 @@ struct Product {
   }
   bool is_tf32() const { return operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32; }
   // The types that our own code asks for, of those that cuBLASLt has; and TF32, which it must not
-  // ask for: its values then say so.
+  // ask for: its values then say so. cublasLt.h promises no rows and columns that need more than 32
+  // bits.
   bool IsSupported() const {
-    if (a.type != b.type) return false;
+    constexpr uint64_t kMost = std::numeric_limits<int32_t>::max();
+    if (a.type != b.type || std::max({m(), n(), k()}) > kMost) return false;
     if (operation.compute == CUBLAS_COMPUTE_64F) {
       return operation.scale == CUDA_R_64F && a.type == CUDA_R_64F && d.type == CUDA_R_64F;
     }
