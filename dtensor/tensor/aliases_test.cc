@@ -184,20 +184,21 @@ TEST(Redistributions, BroadcastSourcesAreCopied) {
 // Rank 0 has two rows of what was expanded, in one place, and rank 1 has a single one.
 TEST(Writes, ToAPartOfWhatWasExpandedAreRefusedOnEveryRank) {
   OnTwoRanks([](Context& context, const DeviceMesh& mesh) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const auto row,
-                        Distribute<float>(context, mesh, {Replicate()}, {1}, {{1}}));
-    DT_ASSIGN_OR_RETURN(const auto rows, Expand(row, {3}));
     const auto refused =
         StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("one place in memory"));
-    for (const RedistributeOptions& options : {RedistributeOptions{}, {.async = true}}) {
-      DT_ASSIGN_OR_RETURN(const auto part, rows.Redistribute({Shard(0)}, options));
-      EXPECT_THAT(BeforeWrite(part), refused);
-      DT_ASSIGN_OR_RETURN(const auto same, part.Redistribute({Shard(0)}));
-      EXPECT_THAT(BeforeWrite(same), refused);
-      DT_ASSIGN_OR_RETURN(const auto copy, Clone(part));
-      DT_EXPECT_OK(BeforeWrite(copy));
-      DT_ASSIGN_OR_RETURN(const auto gathered, part.Redistribute({Replicate()}, options));
-      DT_EXPECT_OK(BeforeWrite(gathered));
+    for (const Placement placement : {Replicate(), Shard(0)}) {
+      DT_ASSIGN_OR_RETURN(const auto row, Full(context, mesh, {placement}, {1}, DType::kF32, 1));
+      DT_ASSIGN_OR_RETURN(const auto rows, Expand(row, {3}));
+      for (const RedistributeOptions& options : {RedistributeOptions{}, {.async = true}}) {
+        DT_ASSIGN_OR_RETURN(const auto part, rows.Redistribute({Shard(0)}, options));
+        EXPECT_THAT(BeforeWrite(part), refused);
+        DT_ASSIGN_OR_RETURN(const auto same, part.Redistribute({Shard(0)}));
+        EXPECT_THAT(BeforeWrite(same), refused);
+        DT_ASSIGN_OR_RETURN(const auto copy, Clone(part));
+        DT_EXPECT_OK(BeforeWrite(copy));
+        DT_ASSIGN_OR_RETURN(const auto gathered, part.Redistribute({Replicate()}, options));
+        DT_EXPECT_OK(BeforeWrite(gathered));
+      }
     }
     return absl::OkStatus();
   });

@@ -7,7 +7,9 @@
 // when an operator needs the sum. So the gradients of q, k and v with respect to their common input
 // are added first and need one reduce-scatter, and a parameter's gradient stays Partial until
 // ReduceGradients. Exception: the gradients of a gather group (gather_group.h) that shards
-// gradients are reduced during Backward, when the last of the group has arrived.
+// gradients are reduced during Backward, when the last of the group has arrived. And what comes
+// from another mesh (Redistribute) is moved to the tensor's own mesh first, each contribution by
+// itself.
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 

@@ -292,9 +292,9 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
                       int result, TensorImpl& view) {
   constexpr size_t kMostSteps = 1000;
   const OpDef& op = *decision.op;
-  if (!decision.is_alias) return absl::OkStatus();
   view.is_expanded =
       source.is_expanded || NumElements(view.spec->shape) > NumElements(source.spec->shape);
+  if (!decision.is_alias) return absl::OkStatus();
   const bool copied = &AliasRoot(source) != &source.local;
   if (!copied && (!op.reshapes || source.row_major)) {
     view.row_major = op.reshapes;

@@ -228,7 +228,7 @@ struct Call {
   std::shared_ptr<Node> entry = nullptr;  // null: nothing is recorded
 };
 
-// This rank's shards of the operands, and call.entry.
+// This rank's shards of the operands, and call.entry, which has those that want a gradient.
 absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const DistributedTensor> operands,
                                                       bool records, Call& call) {
   std::vector<DistributedTensor> shards;
@@ -236,42 +236,46 @@ absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const Distribut
   Decision& decision = *entry.decision;
   for (const DistributedTensor& operand : operands) {
     const TensorImpl& impl = *operand.impl();
-    DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(call.context, *impl.spec, call.common));
-    DT_ASSIGN_OR_RETURN(SpecPtr shard,
+    DT_ASSIGN_OR_RETURN(SpecPtr spec,
                         call.context.Intern(Layout::Replicated(call.local_mesh, impl.spec->ndim()),
                                             impl.spec->local_shape, impl.spec->dtype));
-    shards.emplace_back(MakeImpl(call.context, shard.get(), impl.local.Borrow(), impl.row_major));
-    shards.back().impl()->lineage = LineageOf(call.lineage, shards.size(), *shard);
-    decision.operands.push_back(entry.Keep(impl.spec));
-    decision.gradients.push_back(entry.Keep(std::move(gradient)));
-    decision.results.push_back(entry.Keep(shard));
-    decision.result_gradient_specs.push_back(shard.get());
-    entry.node->edges.push_back(EdgeOf(operand.impl()));
+    shards.emplace_back(MakeImpl(call.context, spec.get(), impl.local.Borrow(), impl.row_major));
+    TensorImpl& shard = *shards.back().impl();
+    shard.lineage = LineageOf(call.lineage, shards.size(), *spec);
+    if (const Edge edge = EdgeOf(operand.impl()); records && edge.wanted()) {
+      DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(call.context, *impl.spec, call.common));
+      shard.edge = {entry.node, static_cast<int>(decision.results.size()), nullptr};
+      decision.operands.push_back(entry.Keep(impl.spec));
+      decision.gradients.push_back(entry.Keep(std::move(gradient)));
+      decision.results.push_back(entry.Keep(spec));
+      decision.result_gradient_specs.push_back(spec.get());
+      entry.node->edges.push_back(edge);
+    }
+    CopyStop(impl, shard);
   }
   entry.node->lineage = call.lineage;
   if (records) call.entry = entry.Done();
-  for (size_t i = 0; i < shards.size(); ++i) {
-    TensorImpl& shard = *shards[i].impl();
-    if (records && entry.node->edges[i].wanted()) {
-      shard.edge = {call.entry, static_cast<int>(i), nullptr};
-    }
-    CopyStop(*operands[i].impl(), shard);
-  }
   return shards;
 }
 
 // Checks what fn returned for `spec`. The world lives, so that the caller decides.
-absl::Status CheckShard(size_t r, const DistributedTensor& shard, const DeviceMesh& local_mesh,
+absl::Status CheckShard(size_t r, const DistributedTensor& shard, const Call& call,
                         const Spec& spec) {
   const std::string what =
       absl::StrCat("LocalMap: the function's result ", r, ", ", shard.ToString(), ", ");
-  if (shard.mesh() != local_mesh) {
-    return InvalidArgument({what, "is not on the mesh of this rank alone, ", local_mesh.ToString(),
+  if (shard.mesh() != call.local_mesh) {
+    return InvalidArgument({what, "is not on the mesh of this rank alone, ",
+                            call.local_mesh.ToString(),
                             "; compute it from the shards, or make it on LocalMesh()"});
   }
   if (shard.shape() != spec.local_shape) {
     return InvalidArgument({what, "is not of shape ", DimsToString(spec.local_shape),
                             ", which this rank holds of ", spec.ToString()});
+  }
+  if (call.entry == nullptr && call.context.recording() && WantsGradient(*shard.impl())) {
+    return InvalidArgument({what,
+                            "wants a gradient, which none of the operands does; Detach() it, ",
+                            "or let an operand want one on all ranks"});
   }
   return absl::OkStatus();
 }
@@ -293,7 +297,7 @@ TensorsOr Results(std::vector<DistributedTensor> shards, absl::Span<const LocalM
     }
     DT_ASSIGN_OR_RETURN(SpecPtr spec,
                         context.Intern(results[r].layout, results[r].shape, shards[r].dtype()));
-    DT_RETURN_IF_ERROR(CheckShard(r, shards[r], call.local_mesh, *spec));
+    DT_RETURN_IF_ERROR(CheckShard(r, shards[r], call, *spec));
     const TensorImpl& shard = *shards[r].impl();
     DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(context, *spec, call.common));
     made.emplace_back(MakeImpl(context, spec.get(), Tensor(), /*row_major=*/false));

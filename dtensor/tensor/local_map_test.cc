@@ -139,8 +139,11 @@ TEST(LocalMap, AReplicatedResultBesideAShardedOneCountsOnce) {
     const DeviceMesh mesh = *DeviceMesh::Parse("dp=3");
     DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {5, 2}, 1));
     DT_ASSIGN_OR_RETURN(auto w, Leaf(context, mesh, {Replicate()}, {2}, 2));
+    // Another operand comes first, which wants no gradient.
+    DT_ASSIGN_OR_RETURN(const auto ids, Full(context, mesh, {Shard(0)}, {5}, DType::kI64, 0));
     DT_ASSIGN_OR_RETURN(const Tensors y,
-                        LocalMap({x, w}, {Like(x), Like(w)}, [](Shards shards) -> TensorsOr {
+                        LocalMap({ids, x, w}, {Like(x), Like(w)}, [](Shards given) -> TensorsOr {
+                          const Shards shards = given.subspan(1);
                           DT_ASSIGN_OR_RETURN(auto product, Mul(shards[0], shards[1]));
                           DT_ASSIGN_OR_RETURN(auto scaled, Scale(shards[1], 10));
                           return Tensors{product, scaled};
@@ -594,6 +597,12 @@ TEST(LocalMap, AFunctionMayReadLeavesOfItsOwn) {
     DT_ASSIGN_OR_RETURN(const std::vector<double> values, ToGlobal<double>(x));
     const double expected = values[2 * context.rank()] + values[2 * context.rank() + 1];
     EXPECT_NEAR((*GradientOf(scale))[0], expected, 1e-12);
+    const auto times = OneResult([&](Shards shard) { return Mul(shard[0], scale); });
+    EXPECT_THAT(LocalMap({x.Detach()}, {Like(x)}, times),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("wants a gradient, which none of the operands does")));
+    const NoGrad no_grad(context);
+    DT_EXPECT_OK(LocalMap({x.Detach()}, {Like(x)}, times).status());
     return absl::OkStatus();
   }));
 }

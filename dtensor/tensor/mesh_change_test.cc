@@ -137,6 +137,10 @@ TEST(MeshChange, TheLossAndItsGradientMayBeOnTheOtherMesh) {
                         GradientsOf(y, {twice}, {.gradient = gradient, .retain_graph = true}));
     EXPECT_EQ(of_twice[0].mesh(), one);
     EXPECT_THAT(*ToGlobal<double>(of_twice[0]), Each(5));
+    // The gradient of what was moved is that of its source, on its own mesh.
+    DT_ASSIGN_OR_RETURN(const Tensors of_y, GradientsOf(Sum(Mul(y, y), {0}), {y}));
+    EXPECT_EQ(of_y[0].mesh(), other);
+    EXPECT_EQ(*ToGlobal<double>(of_y[0]), *ToGlobal<double>(*Scale(y, 2)));
     DT_RETURN_IF_ERROR(Backward(y, {.gradient = gradient}));
     EXPECT_THAT(*GradientOf(x), Each(10));
     return absl::OkStatus();
@@ -174,6 +178,22 @@ TEST(MeshChange, GradientsOf16BitsAreAddedUpInF32IfTheyAreKeptSo) {
     DT_RETURN_IF_ERROR(ReduceGradients({x}));
     EXPECT_EQ(x.grad().dtype(), DType::kF32);
     EXPECT_THAT(*ToGlobal<float>(x.grad()), Each(257));
+    return absl::OkStatus();
+  }));
+}
+
+// The axes of the two meshes have the same numbers.
+TEST(MeshChange, NoGradientPassesAMaximum) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh one = *DeviceMesh::Parse("dp=2"), other = *DeviceMesh::Parse("tp=2");
+    const Dims shape = {2};
+    DT_ASSIGN_OR_RETURN(auto x, FromLocal(context, one, {Partial(ReduceOp::kMax)}, shape,
+                                          *FromHost<float>(context.device(), {{1, 2}}, {2})));
+    DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+    for (const Placement to : {Partial(ReduceOp::kMax), Replicate()}) {
+      EXPECT_THAT(x.Redistribute(*Layout::FromPlacements(other, {to}, shape)),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("passes none on")));
+    }
     return absl::OkStatus();
   }));
 }

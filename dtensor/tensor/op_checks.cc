@@ -122,6 +122,7 @@ absl::Status CheckBackward(const GradCall& call, absl::Span<const SpecPtr> gradi
 bool ReducesByAnotherOpThanSum(const Layout& from, const Layout& to) {
   const ReduceOp op = from.partial_op();
   if (op == ReduceOp::kSum || op == ReduceOp::kAvg) return false;
+  if (from.mesh() != to.mesh()) return true;  // a move to another mesh reduces all terms
   return absl::c_any_of(from.partial_axes(), [&](int axis) {
     return to.use(axis) != Layout::AxisUse::kPartial || to.partial_op() != op;
   });

@@ -387,13 +387,14 @@ absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImp
   return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
 }
 
-// The gradient of `tensor`. If all contributions have one layout, it has that layout; else the
-// tensor's own. It is a value, because the same memory may have arrived at other places too.
+// The gradient of `tensor`. If all contributions have one layout, on the tensor's mesh, it has that
+// layout; else the tensor's own. It is a value, because the same memory may have arrived at other
+// places too.
 absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage) {
   Slot sum;
   for (Contribution& part : slot) DT_RETURN_IF_ERROR(Accumulate(sum, std::move(part)));
   SpecPtr spec = sum[0].spec;
-  if (sum.size() > 1) {
+  if (sum.size() > 1 || spec->mesh_digest != tensor->spec->mesh_digest) {
     DT_ASSIGN_OR_RETURN(
         spec, context_.Intern(tensor->spec->layout, tensor->spec->shape, sum[0].spec->dtype));
   }

@@ -85,8 +85,8 @@ struct TensorImpl {
   bool pinned = false;
   uint8_t moves = 0;       // number of redistributions in a row that led here, up to kMostMoves
   bool row_major = false;  // `local` is row-major on every rank
-  // An alias with more elements than its source; or a view of one, or a redistribution that may
-  // share its memory. The same on every rank.
+  // A view with more elements than its source; or a view of one, or a redistribution that may share
+  // its memory. The same on every rank.
   bool is_expanded = false;
   std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: the leaf's own
   TensorImplPtr grad;

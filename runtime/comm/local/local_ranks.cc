@@ -81,8 +81,8 @@ absl::Status ForEachRank(int n, const std::function<absl::Status(int)>& make) {
   return absl::OkStatus();
 }
 
-// The GPUs for n ranks, in turn, after each was enabled to read the others' memory. A GPU of no rank
-// is left alone: it may belong to another process, or reach none of the others.
+// The GPUs for n ranks, in turn, after each was enabled to read the others' memory. A GPU of no
+// rank is left alone: it may belong to another process, or reach none of the others.
 absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus, int n) {
   if (gpus.empty()) {
     DT_ASSIGN_OR_RETURN(const int count, CountGpus());

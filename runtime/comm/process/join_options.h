@@ -27,7 +27,7 @@ struct JoinOptions {
   std::string secret = {};      // needed if other hosts can reach the address
   double timeout_seconds = 60;  // until all ranks have joined; later, for a rank that is silent
   // kCpu or kCuda, the same on all ranks. With kCuda each rank has a GPU of its own and exchanges
-  // by NCCL; the program must be built with --config=cuda (docs/cuda.md says what has run where).
+  // by NCCL; the program must be built with --config=cuda (docs/status.md says what has run where).
   Device::Kind device = Device::Kind::kCpu;
   // The CUDA ordinal of this rank's GPU, among those visible to this process. Unset: the only
   // visible GPU, else number local_rank modulo the number of visible GPUs.
