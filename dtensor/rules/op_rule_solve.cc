@@ -114,7 +114,7 @@ absl::Status CheckOneMesh(absl::string_view op, absl::Span<const RuleOperand> op
     if (operand.layout.mesh() == mesh) continue;
     return InvalidArgument({op, ": operands lie on unlike meshes, ", mesh.ToString(), " and ",
                             operand.layout.mesh().ToString(), " (", OperandsText(operands),
-                            "); make all tensors on one mesh"});
+                            "); make all on one mesh, or Redistribute them to one"});
   }
   return absl::OkStatus();
 }
