@@ -153,7 +153,7 @@ using TensorOr = absl::StatusOr<DistributedTensor>;
 // - A Backward that needs the old values refuses to run.
 // Errors: kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a
 // recorded operator, for a Reshape of a tensor that is not row-major, and for a tensor in which
-// several elements share one place in memory; failures.
+// several elements share one place in memory, or may do so on some rank; failures.
 absl::Status BeforeWrite(const DistributedTensor& tensor);
 // Only checks, with the same errors, which name `who`: for calls that write to several tensors or
 // to none. If the tensor is still being received, waits for it.

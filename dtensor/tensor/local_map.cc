@@ -35,26 +35,6 @@ absl::Status PassGradients(const GradCall& call) {
   return absl::OkStatus();
 }
 
-struct NewNode {
-  std::shared_ptr<Node> node = std::make_shared<Node>();
-  CountedPtr<Decision> decision = CountedPtr<Decision>(new Decision);
-
-  explicit NewNode(Context& context) {
-    decision->op = &kLocalMap;
-    decision->functions.backward = PassGradients;
-    node->sequence = context.NextSequence();
-    node->scope = context.scope();
-  }
-  const Spec* Keep(SpecPtr spec) {
-    decision->kept.push_back(std::move(spec));
-    return decision->kept.back().get();
-  }
-  std::shared_ptr<Node> Done() {
-    node->decision = DecisionPtr(decision.get());
-    return node;
-  }
-};
-
 absl::Status CheckCount(absl::string_view what, size_t count) {
   if (count > 0 && count <= OpRule::kMaxOperands) return absl::OkStatus();
   return InvalidArgument({"LocalMap: got ", absl::StrCat(count), " ", what, "; give 1 to ",
@@ -188,38 +168,6 @@ absl::StatusOr<Layout> GradientLayout(const Layout& layout, const std::vector<bo
   return layout.WithPartial(terms);
 }
 
-absl::StatusOr<SpecPtr> GradientSpec(Context& context, const Spec& spec,
-                                     const std::vector<bool>& common) {
-  DT_ASSIGN_OR_RETURN(const Layout layout, GradientLayout(spec.layout, common));
-  return context.Intern(layout, spec.shape, spec.dtype);
-}
-
-// The lineage of number i of the shards or results: of the operands, not of a count, so that a
-// function of Recompute() makes the same tensors when it runs again.
-Lineage LineageOf(uint64_t operands, size_t i, const Spec& spec) {
-  return {MixLineage(MixLineage(operands, i), spec.digest), kLocalMap.name};
-}
-
-// The elements of a shard that fn returned, for a value that may be written to on every rank.
-absl::StatusOr<Tensor> Take(DistributedTensor shard) {
-  TensorImpl& impl = *shard.impl();
-  DT_RETURN_IF_ERROR(Settle(impl));
-  if (impl.local.overlaps_itself()) {
-    auto copy = kernels::Duplicate(impl.context->device(), impl.local);
-    if (!copy.ok()) return impl.context->communicator().Fail(copy.status());
-    return copy;
-  }
-  if (shard.impl().use_count() == 1 && impl.local.is_only_user()) return std::move(impl.local);
-  return impl.local.Borrow();
-}
-
-// Says where recording stopped on the way to `value`, as dispatch does for an operator's result.
-void CopyStop(const TensorImpl& from, TensorImpl& value) {
-  value.loses_gradient = from.loses_gradient && IsFloat(value.spec->dtype);
-  if (!value.edge.wanted() || value.loses_gradient) value.stopped_by = from.stopped_by;
-}
-
-// What the call's nodes have in common.
 struct Call {
   Context& context;
   DeviceMesh local_mesh;
@@ -228,33 +176,79 @@ struct Call {
   std::shared_ptr<Node> entry = nullptr;  // null: nothing is recorded
 };
 
-// This rank's shards of the operands, and call.entry, which has those that want a gradient.
+// Of the gradient of a tensor of the call, or of a shard.
+absl::StatusOr<SpecPtr> GradientSpec(const Call& call, const SpecPtr& spec) {
+  if (spec->mesh() == call.local_mesh) return spec;
+  DT_ASSIGN_OR_RETURN(const Layout layout, GradientLayout(spec->layout, call.common));
+  return call.context.Intern(layout, spec->shape, spec->dtype);
+}
+
+// Two tensors with the same elements on this rank: the gradient of one is that of the other.
+struct Passage {
+  TensorImplPtr from, to;
+};
+
+// Records a node through which the gradients of `to` pass to `from`.
+absl::StatusOr<std::shared_ptr<Node>> Record(const Call& call, uint64_t lineage,
+                                             absl::Span<const Passage> passages) {
+  const auto node = std::make_shared<Node>();
+  const CountedPtr<Decision> decision(new Decision);
+  node->decision = DecisionPtr(decision.get());
+  node->sequence = call.context.NextSequence();
+  node->lineage = lineage;
+  node->scope = call.context.scope();
+  decision->op = &kLocalMap;
+  decision->functions.backward = PassGradients;
+  const auto keep = [&](SpecPtr spec) {
+    decision->kept.push_back(std::move(spec));
+    return decision->kept.back().get();
+  };
+  for (const Passage& passage : passages) {
+    DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(call, passage.from->spec));
+    DT_ASSIGN_OR_RETURN(SpecPtr result_gradient, GradientSpec(call, passage.to->spec));
+    passage.to->edge = {node, static_cast<int>(node->edges.size()), nullptr};
+    node->edges.push_back(EdgeOf(passage.from));
+    decision->operands.push_back(keep(passage.from->spec));
+    decision->gradients.push_back(keep(std::move(gradient)));
+    decision->results.push_back(keep(passage.to->spec));
+    decision->result_gradient_specs.push_back(keep(std::move(result_gradient)));
+  }
+  return node;
+}
+
+// Says where recording stopped on the way to `value`, as dispatch does for an operator's result.
+void CopyStop(const TensorImpl& from, TensorImpl& value) {
+  value.loses_gradient = from.loses_gradient && IsFloat(value.spec->dtype);
+  if (!value.edge.wanted() || value.loses_gradient) value.stopped_by = from.stopped_by;
+}
+
+// The lineage of number i of the shards or results: of the operands, not of a count, so that a
+// function of Recompute() makes the same tensors when it runs again.
+Lineage LineageOf(const Call& call, size_t i, const Spec& spec) {
+  return {MixLineage(MixLineage(call.lineage, i), spec.digest), kLocalMap.name};
+}
+
+// This rank's shards of the operands, which are values that nobody else has: a shard may have their
+// memory. If the call `records`, sets call.entry, through which the gradients of those pass that
+// want one.
 absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const DistributedTensor> operands,
                                                       bool records, Call& call) {
   std::vector<DistributedTensor> shards;
-  NewNode entry(call.context);
-  Decision& decision = *entry.decision;
+  std::vector<Passage> passages;
   for (const DistributedTensor& operand : operands) {
     const TensorImpl& impl = *operand.impl();
-    DT_ASSIGN_OR_RETURN(SpecPtr spec,
+    DT_ASSIGN_OR_RETURN(const SpecPtr spec,
                         call.context.Intern(Layout::Replicated(call.local_mesh, impl.spec->ndim()),
                                             impl.spec->local_shape, impl.spec->dtype));
-    shards.emplace_back(MakeImpl(call.context, spec.get(), impl.local.Borrow(), impl.row_major));
-    TensorImpl& shard = *shards.back().impl();
-    shard.lineage = LineageOf(call.lineage, shards.size(), *spec);
-    if (const Edge edge = EdgeOf(operand.impl()); records && edge.wanted()) {
-      DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(call.context, *impl.spec, call.common));
-      shard.edge = {entry.node, static_cast<int>(decision.results.size()), nullptr};
-      decision.operands.push_back(entry.Keep(impl.spec));
-      decision.gradients.push_back(entry.Keep(std::move(gradient)));
-      decision.results.push_back(entry.Keep(spec));
-      decision.result_gradient_specs.push_back(spec.get());
-      entry.node->edges.push_back(edge);
-    }
-    CopyStop(impl, shard);
+    const TensorImplPtr shard = MakeImpl(call.context, spec.get(), impl.local, impl.row_major);
+    shard->lineage = LineageOf(call, shards.size(), *spec);
+    if (records && WantsGradient(impl)) passages.push_back({operand.impl(), shard});
+    shards.emplace_back(shard);
   }
-  entry.node->lineage = call.lineage;
-  if (records) call.entry = entry.Done();
+  if (records) {
+    DT_ASSIGN_OR_RETURN(call.entry, Record(call, call.lineage, passages));
+  }
+  for (size_t i = 0; i < shards.size(); ++i) CopyStop(*operands[i].impl(), *shards[i].impl());
   return shards;
 }
 
@@ -280,44 +274,55 @@ absl::Status CheckShard(size_t r, const DistributedTensor& shard, const Call& ca
   return absl::OkStatus();
 }
 
+// Records the other end of call.entry, which is visited after it in any case.
+absl::Status RecordResults(const Call& call, absl::Span<const DistributedTensor> shards,
+                           absl::Span<const DistributedTensor> results) {
+  std::vector<Passage> passages;
+  for (size_t r = 0; r < results.size(); ++r) {
+    if (IsFloat(results[r].dtype())) passages.push_back({shards[r].impl(), results[r].impl()});
+  }
+  if (passages.empty()) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const std::shared_ptr<Node> node,
+                      Record(call, MixLineage(call.lineage, 1), passages));
+  node->edges.push_back({call.entry, 0, nullptr});
+  return absl::OkStatus();
+}
+
+// The elements of a shard that fn returned, for a value that may be written to on every rank.
+absl::StatusOr<Tensor> Take(DistributedTensor shard) {
+  TensorImpl& impl = *shard.impl();
+  DT_RETURN_IF_ERROR(Settle(impl));
+  if (impl.local.overlaps_itself()) {
+    auto copy = kernels::Duplicate(impl.context->device(), impl.local);
+    if (!copy.ok()) return impl.context->communicator().Fail(copy.status());
+    return copy;
+  }
+  if (shard.impl().use_count() == 1 && impl.local.is_only_user()) return std::move(impl.local);
+  return impl.local.Borrow();
+}
+
 TensorsOr Results(std::vector<DistributedTensor> shards, absl::Span<const LocalMapResult> results,
                   const Call& call) {
   if (shards.size() != results.size()) {
     return InvalidArgument({"LocalMap: the function returned ", absl::StrCat(shards.size()),
                             " tensors, and there are ", absl::StrCat(results.size()), " results"});
   }
-  Context& context = call.context;
   std::vector<DistributedTensor> made;
-  NewNode exit(context);
-  Decision& decision = *exit.decision;
   for (size_t r = 0; r < results.size(); ++r) {
     if (!shards[r].defined()) {
       return InvalidArgument(
           {"LocalMap: the function's result ", absl::StrCat(r), " is undefined"});
     }
-    DT_ASSIGN_OR_RETURN(SpecPtr spec,
-                        context.Intern(results[r].layout, results[r].shape, shards[r].dtype()));
+    DT_ASSIGN_OR_RETURN(const SpecPtr spec, call.context.Intern(results[r].layout, results[r].shape,
+                                                                shards[r].dtype()));
     DT_RETURN_IF_ERROR(CheckShard(r, shards[r], call, *spec));
-    const TensorImpl& shard = *shards[r].impl();
-    DT_ASSIGN_OR_RETURN(SpecPtr gradient, GradientSpec(context, *spec, call.common));
-    made.emplace_back(MakeImpl(context, spec.get(), Tensor(), /*row_major=*/false));
-    made[r].impl()->lineage = LineageOf(call.lineage, r, *spec);
-    decision.operands.push_back(exit.Keep(shard.spec));
-    decision.gradients.push_back(shard.spec.get());
-    decision.results.push_back(exit.Keep(std::move(spec)));
-    decision.result_gradient_specs.push_back(exit.Keep(std::move(gradient)));
-    exit.node->edges.push_back(EdgeOf(shards[r].impl()));
+    made.emplace_back(MakeImpl(call.context, spec.get(), Tensor(), /*row_major=*/false));
+    made[r].impl()->lineage = LineageOf(call, r, *spec);
   }
-  exit.node->lineage = MixLineage(call.lineage, results.size());
-  exit.node->edges.push_back({call.entry, 0, nullptr});
-  const std::shared_ptr<Node> node = call.entry == nullptr ? nullptr : exit.Done();
+  if (call.entry != nullptr) DT_RETURN_IF_ERROR(RecordResults(call, shards, made));
   for (size_t r = 0; r < results.size(); ++r) {
-    TensorImpl& result = *made[r].impl();
-    if (node != nullptr && IsFloat(result.spec->dtype)) {
-      result.edge = {node, static_cast<int>(r), nullptr};
-    }
-    CopyStop(*shards[r].impl(), result);
-    DT_ASSIGN_OR_RETURN(result.local, Take(std::move(shards[r])));
+    CopyStop(*shards[r].impl(), *made[r].impl());
+    DT_ASSIGN_OR_RETURN(made[r].impl()->local, Take(std::move(shards[r])));
   }
   return made;
 }

@@ -11,6 +11,7 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/recompute.h"
+#include "dtensor/tensor/testing/leaf.h"
 #include "dtensor/testing/all_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,25 +23,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 using Tensors = std::vector<DistributedTensor>;
-
-TensorOr Leaf(Context& context, const Layout& layout, const Dims& shape, uint64_t seed,
-              DType dtype = DType::kF64) {
-  DT_ASSIGN_OR_RETURN(auto made,
-                      RandomNormal(context, layout, shape, {.seed = seed, .dtype = dtype}));
-  DT_RETURN_IF_ERROR(made.set_requires_grad(true));
-  return made;
-}
-TensorOr Leaf(Context& context, const DeviceMesh& mesh, std::vector<Placement> placements,
-              const Dims& shape, uint64_t seed) {
-  return Leaf(context, *Layout::FromPlacements(mesh, placements, shape), shape, seed);
-}
-
-absl::StatusOr<std::vector<double>> GradientOf(const DistributedTensor& leaf) {
-  EXPECT_EQ(leaf.grad().mesh(), leaf.mesh());
-  DT_RETURN_IF_ERROR(ReduceGradients({leaf}));
-  EXPECT_EQ(leaf.grad().layout(), leaf.layout());
-  return ToGlobal<double>(leaf.grad());
-}
 
 DeviceMesh Reversed(const DeviceMesh& mesh) {
   std::vector<int> ranks;

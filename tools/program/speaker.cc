@@ -3,6 +3,7 @@
 #include "dtensor/runtime/comm/process/launch.h"
 
 namespace dtensor {
+
 bool IsSpeaker() {
   const absl::StatusOr<LaunchedRank> rank = ReadLaunch();
   return !rank.ok() || rank->rank == 0;

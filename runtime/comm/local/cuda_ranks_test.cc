@@ -1,5 +1,4 @@
 // Ranks as threads that share GPUs.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
+#include "dtensor/runtime/device/cuda/testing/has_context.h"
 #include "dtensor/runtime/device/cuda/testing/program_pool.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -194,17 +194,6 @@ TEST_F(CudaRanksTest, RanksReadEachOthersMemoryWhateverPoolIsCurrent) {
                       return swap->CheckTheirs(communicator.rank());
                     },
                     {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
-}
-
-// Whether this process has one on that GPU. Asking makes none.
-bool HasContext(int gpu) {
-  void* state_of = nullptr;
-  cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state_of, 12000,
-                                   cudaEnableDefault);
-  unsigned flags = 0;
-  int is_active = 0;
-  reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(state_of)(gpu, &flags, &is_active);
-  return is_active != 0;
 }
 
 // Otherwise a world of few ranks would take memory of every GPU of the machine, and would need all

@@ -1,6 +1,5 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
+#include "dtensor/runtime/device/cuda/testing/has_context.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
@@ -100,17 +100,6 @@ void WriteError(Device& device, const KernelError* error) {
 }
 
 // --- Threads and GPUs.
-
-// Whether this process has one on that GPU. Asking makes none.
-bool HasContext(int gpu) {
-  void* state_of = nullptr;
-  cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state_of, 12000,
-                                   cudaEnableDefault);
-  unsigned flags = 0;
-  int is_active = 0;
-  reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(state_of)(gpu, &flags, &is_active);
-  return is_active != 0;
-}
 
 // Whoever lets go of tensors may be a thread that has nothing to do with CUDA.
 TEST(CudaThreadsTest, AnotherThreadMakesNoContextOnGpu0) {
