@@ -264,7 +264,8 @@ absl::Status CheckShard(size_t r, const DistributedTensor& shard, const Call& ca
   }
   if (shard.shape() != spec.local_shape) {
     return InvalidArgument({what, "is not of shape ", DimsToString(spec.local_shape),
-                            ", which this rank holds of ", spec.ToString()});
+                            ", which this rank holds of ", spec.ToString(),
+                            "; LocalMapResult::shape is the global shape"});
   }
   if (call.entry == nullptr && call.context.recording() && WantsGradient(*shard.impl())) {
     return InvalidArgument({what,

@@ -31,7 +31,8 @@ namespace DTENSOR_EXPORT dtensor {
 // Gets this rank's shard of each operand, and returns this rank's shard of each result. All of them
 // are tensors on a mesh of this rank alone, LocalMesh(context): operators compute with them, and
 // record them for Backward, without communication. Their shapes are Spec::local_shape of the
-// operand or the result; shards may be empty.
+// operand or the result; shards may be empty. A tensor on the operands' mesh that the function
+// needs, such as a weight, has to be an operand: operators refuse it beside a shard.
 using LocalFunction = std::function<TensorsOr(absl::Span<const DistributedTensor> shards)>;
 
 // A result: where fn's tensors belong. The shape is global.

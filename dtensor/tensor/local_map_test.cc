@@ -136,7 +136,7 @@ TEST(LocalMap, RefusesWhatDoesNotFit) {
         "the function's result 0 is undefined");
     refused(LocalMap({x}, {Like(x)}, OneResult([&](Shards) -> TensorOr { return x; })),
             "is not on the mesh of this rank alone");
-    refused(LocalMap({x}, {{x.layout(), {6}}}, same), "is not of shape [3], which this rank holds");
+    refused(LocalMap({x}, {{x.layout(), {6}}}, same), "LocalMapResult::shape is the global shape");
     EXPECT_THAT(LocalMap({x}, {Like(x)},
                          OneResult([](Shards) -> TensorOr { return absl::AbortedError("mine"); })),
                 StatusIs(absl::StatusCode::kAborted, "mine"));
