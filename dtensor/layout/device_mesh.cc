@@ -134,15 +134,6 @@ int DeviceMesh::PositionOf(int rank) const {
   return listed ? rep_->positions[rank] : -1;
 }
 
-bool DeviceMesh::HasSameRanks(const DeviceMesh& other) const {
-  if (*this == other) return true;
-  if (size() != other.size()) return false;
-  for (int position = 0; position < size(); ++position) {
-    if (!other.Contains(RankOf(position))) return false;
-  }
-  return true;
-}
-
 absl::StatusOr<AxisList> DeviceMesh::Find(absl::string_view name) const {
   for (int a = 0; a < num_axes(); ++a) {
     if (axis_name(a) == name) return AxisList{a};

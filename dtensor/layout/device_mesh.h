@@ -60,8 +60,6 @@ class DeviceMesh {
   int RankOf(int position) const;
   int PositionOf(int rank) const;
   bool Contains(int rank) const { return PositionOf(rank) >= 0; }
-  // Whether both meshes have the same ranks, in whatever order and grid.
-  bool HasSameRanks(const DeviceMesh& other) const;
   // As given to OnRanks; empty if OnRanks was not called: then the ranks are 0..size()-1.
   absl::Span<const int> listed_ranks() const;
 

@@ -434,14 +434,5 @@ TEST(DeviceMeshTest, RefusesRanksThatAreNone) {
   EXPECT_FALSE(DeviceMesh::Parse("a=2@0..4").ok());
 }
 
-TEST(DeviceMeshTest, KnowsMeshesOfTheSameRanks) {
-  const DeviceMesh grid = *DeviceMesh::Parse("dp=2,tp=2"), line = *DeviceMesh::Parse("ep=4");
-  EXPECT_TRUE(grid.HasSameRanks(line));
-  EXPECT_TRUE(line.HasSameRanks(*grid.OnRanks({3, 1, 2, 0})));
-  EXPECT_FALSE(grid.HasSameRanks(*DeviceMesh::Parse("ep=3")));
-  EXPECT_FALSE(grid.HasSameRanks(*line.OnRanks({0, 1, 2, 4})));
-  EXPECT_FALSE(line.OnRanks({0, 1, 2, 4})->HasSameRanks(grid));
-}
-
 }  // namespace
 }  // namespace dtensor

@@ -121,9 +121,7 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
   decision->pinned = pinned;
   decision->given.assign(given.begin(), given.end());
   decision->kept.assign(given.begin(), given.end());
-  for (const Spec* source : decision->given) {
-    DT_RETURN_IF_ERROR(CheckOnMesh(op.name, context.rank(), *source));
-  }
+  decision->on_mesh = decision->given[0]->on_mesh;
   DT_RETURN_IF_ERROR(CheckHasForward(*decision, context.device().kind()));
   DT_RETURN_IF_ERROR(op.CheckTypes(decision->given));
   if (op.check != nullptr) DT_RETURN_IF_ERROR(op.check(decision->given, attrs));
@@ -135,7 +133,7 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
     DT_ASSIGN_OR_RETURN(decision->is_alias,
                         Relabels(context, decision->given[0], decision->operands[0]));
   }
-  if (op.prepare != nullptr) {
+  if (op.prepare != nullptr && decision->on_mesh) {
     DT_ASSIGN_OR_RETURN(decision->state,
                         op.prepare({decision->operands, decision->attrs, context.rank()}));
   }

@@ -155,7 +155,8 @@ bool SaveSource(Node& node, const TensorImpl& operand, int i) {
   return true;
 }
 
-// Saves what backward reads, and links the results to the operands' edges.
+// Saves what backward reads, and links the results to the operands' edges. A rank that is not on
+// the mesh saves nothing.
 std::shared_ptr<Node> Record(Context& context, const Decision& decision, const Impls& operands,
                              const OperandLocals& operand_locals,
                              absl::Span<const Tensor> result_locals) {
@@ -165,6 +166,7 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   node->decision = DecisionPtr(&decision);
   node->scope = context.scope();
   for (const TensorImplPtr* operand : operands) node->edges.push_back(EdgeOf(*operand));
+  if (!decision.on_mesh) return node;
   const auto saved_operands = static_cast<size_t>(std::bit_width(op.saved_operands));
   node->operands.resize(std::min(saved_operands, operands.size()));
   node->versions.resize(node->operands.size());
@@ -252,9 +254,23 @@ absl::Status RunKernel(Context& context, const OpCall& call, LateGather* gather,
   return absl::OkStatus();
 }
 
+absl::Status MakeResults(Context& context, const Decision& decision, Locals& result_locals) {
+  for (const Spec* result : decision.results) {
+    if (decision.op->view && decision.on_mesh) {
+      result_locals.emplace_back();
+      continue;
+    }
+    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
+    if (!local.ok()) return context.communicator().Fail(local.status());
+    result_locals.push_back(*std::move(local));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
                         uint64_t lineage, const Impls& operands, OperandLocals& operand_locals,
                         Locals& result_locals, LateValuesPtr& late) {
+  if (!decision.on_mesh) return MakeResults(context, decision, result_locals);
   std::shared_ptr<LateGather> gather;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_RETURN_IF_ERROR(
@@ -267,15 +283,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
     if (TakeResults(context, collective, absl::MakeSpan(result_locals))) return absl::OkStatus();
     result_locals.clear();
   }
-  for (const Spec* result : decision.results) {
-    if (decision.op->view) {
-      result_locals.emplace_back();
-      continue;
-    }
-    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
-    if (!local.ok()) return context.communicator().Fail(local.status());
-    result_locals.push_back(*std::move(local));
-  }
+  DT_RETURN_IF_ERROR(MakeResults(context, decision, result_locals));
   const OpCall call{
       {context, decision, values, lineage}, operand_locals.refs(), absl::MakeSpan(result_locals)};
   absl::Status status = RunKernel(context, call, gather.get(), !kept, late);
@@ -294,7 +302,7 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   const OpDef& op = *decision.op;
   view.is_expanded =
       source.is_expanded || NumElements(view.spec->shape) > NumElements(source.spec->shape);
-  if (!decision.is_alias) return absl::OkStatus();
+  if (!decision.is_alias || !decision.on_mesh) return absl::OkStatus();
   const bool copied = &AliasRoot(source) != &source.local;
   if (!copied && (!op.reshapes || source.row_major)) {
     view.row_major = op.reshapes;
@@ -344,7 +352,8 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     operands.push_back(&(*tensors[i])->impl());
   }
   Context& context = *(*operands[0])->context;
-  const TraceSpan span(context.tracer(), TraceKind::kOperator, op.name);
+  const bool on_mesh = (*operands[0])->spec->on_mesh;
+  const TraceSpan span(on_mesh ? context.tracer() : nullptr, TraceKind::kOperator, op.name);
   DecisionPtr decision;
   DT_RETURN_IF_ERROR(Find(context, op, operands, attrs, decision));
   const bool has_backward = decision->functions.backward != nullptr;

@@ -12,7 +12,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Runs `op` and returns its only result. Collective if operands must move. Errors: an operand's
+// Runs `op` and returns its only result. Collective if operands must move. On a rank that is not on
+// the operands' mesh it only makes the result, without elements. Errors: an operand's
 // error; kInvalidArgument for undefined operands, operands of two Contexts or of types that the
 // operator does not take, no operand or more than OpRule::kMaxOperands, what the rule or op.check
 // refuses, attributes of another type than op.attrs, an incomplete OpDef; if the call is recorded,

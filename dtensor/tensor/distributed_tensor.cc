@@ -113,11 +113,6 @@ absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
     const Layout& layout, const RedistributeOptions& options) const {
   if (!defined()) return InvalidArgument({"Redistribute: the tensor is undefined"});
   const bool recorded = context().recording() && WantsGradient(*impl_);
-  if (recorded && !layout.mesh().HasSameRanks(mesh())) {
-    return InvalidArgument({"Redistribute: a gradient is wanted of a tensor that goes from ",
-                            mesh().ToString(), " to ", layout.mesh().ToString(), ", which has ",
-                            "other ranks; Detach() it, and bring its gradient back yourself"});
-  }
   if (recorded && ReducesByAnotherOpThanSum(impl_->spec->layout, layout)) {
     return NoGradientPasses("Redistribute", "the tensor", *impl_->spec);
   }

@@ -14,6 +14,11 @@
 // calls that move data are collective (all ranks of the mesh make them, in the same order). Results
 // may not be ready when a call returns (runtime/device/device.h); ToGlobal() waits.
 //
+// A mesh may be on some ranks of the world only, such as a stage of a pipeline. The others may run
+// the same calls: there a tensor has a layout and a shape, but no elements, and operators compute
+// and communicate nothing. If a tensor that wants a gradient goes to a mesh of other ranks, the
+// ranks of both meshes run everything that leads to the loss, on either mesh, and Backward.
+//
 // Errors are absl::Status. A refusal (different shapes, a bad placement) follows from metadata
 // alone, is the same on every rank, comes before any byte moves, and leaves the Context usable. A
 // failure (transport, device, an index out of range in one rank's data) ends the world: see
@@ -97,11 +102,10 @@ class DistributedTensor {
   // is too small; failures.
   //
   // The target may be on another mesh of this world. Then every rank of both meshes makes the call.
-  // Ranks that are only on the target's mesh also need a tensor object for the source: make it with
-  // Full or FromLocal on the source's mesh; it has no elements there. Gradients pass a move between
-  // meshes of the same ranks, and Backward then makes the move back. They do not pass one between
-  // other meshes: Detach() a tensor that requires gradients first, because the ranks of its mesh
-  // refuse the call while the others already wait for them.
+  // Ranks that are only on the target's mesh have a tensor without elements as the source: the
+  // result of the same operators, or of Full on the source's mesh. Backward moves the gradient back
+  // to the source's mesh, so all of these ranks must agree on whether a gradient is wanted: a
+  // source made by Full in place of operators goes with a Detach() on the ranks that have elements.
   absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
                                                  const RedistributeOptions& options = {}) const;
   absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,
@@ -161,8 +165,8 @@ absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tenso
 
 // --- Making tensors. All take the global shape; none communicates. Give one placement for each
 // axis of `mesh`. A mesh covers all ranks of the world, or the ranks that it lists
-// (DeviceMesh::OnRanks); on other ranks the tensor has no elements, and operators refuse it. All
-// ranks of a mesh must make its tensors in the same order (lineage.h); a tensor that only one rank
+// (DeviceMesh::OnRanks); on other ranks the tensor has no elements. All ranks
+// of a mesh must make its tensors in the same order (lineage.h); a tensor that only one rank
 // makes has to be on a mesh of that rank alone. Errors: kInvalidArgument for a mesh of another
 // size, placements that do not fit the shape, a shape that no tensor may have (negative sizes, more
 // than 2^56 elements or Layout::kMaxDims dimensions), and, except in FromLocal, a Partial layout.

@@ -54,8 +54,6 @@ absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
                               ", is on another mesh than operand 0, ", operands[0].ToString(),
                               "; Redistribute one of them to the other's mesh"});
     }
-    DT_RETURN_IF_ERROR(
-        CheckOnMesh(kLocalMap.name, operands[i].context().rank(), operands[i].spec()));
   }
   return absl::OkStatus();
 }
@@ -170,11 +168,16 @@ absl::StatusOr<Layout> GradientLayout(const Layout& layout, const std::vector<bo
 
 struct Call {
   Context& context;
-  DeviceMesh local_mesh;
+  int rank;               // whose shards fn gets
+  DeviceMesh local_mesh;  // of that rank alone
   std::vector<bool> common;
   uint64_t lineage;                       // of the operands
   std::shared_ptr<Node> entry = nullptr;  // null: nothing is recorded
 };
+
+Dims LocalShape(const Spec& spec, const Call& call) {
+  return spec.layout.LocalShape(spec.shape, call.rank);
+}
 
 // Of the gradient of a tensor of the call, or of a shard.
 absl::StatusOr<SpecPtr> GradientSpec(const Call& call, const SpecPtr& spec) {
@@ -239,7 +242,7 @@ absl::StatusOr<std::vector<DistributedTensor>> Shards(absl::Span<const Distribut
     const TensorImpl& impl = *operand.impl();
     DT_ASSIGN_OR_RETURN(const SpecPtr spec,
                         call.context.Intern(Layout::Replicated(call.local_mesh, impl.spec->ndim()),
-                                            impl.spec->local_shape, impl.spec->dtype));
+                                            LocalShape(*impl.spec, call), impl.spec->dtype));
     const TensorImplPtr shard = MakeImpl(call.context, spec.get(), impl.local, impl.row_major);
     shard->lineage = LineageOf(call, shards.size(), *spec);
     if (records && WantsGradient(impl)) passages.push_back({operand.impl(), shard});
@@ -260,10 +263,11 @@ absl::Status CheckShard(size_t r, const DistributedTensor& shard, const Call& ca
   if (shard.mesh() != call.local_mesh) {
     return InvalidArgument({what, "is not on the mesh of this rank alone, ",
                             call.local_mesh.ToString(),
-                            "; compute it from the shards, or make it on LocalMesh()"});
+                            "; compute it from the shards, or make it on their mesh"});
   }
-  if (shard.shape() != spec.local_shape) {
-    return InvalidArgument({what, "is not of shape ", DimsToString(spec.local_shape),
+  const Dims wanted = LocalShape(spec, call);
+  if (shard.shape() != wanted) {
+    return InvalidArgument({what, "is not of shape ", DimsToString(wanted),
                             ", which this rank holds of ", spec.ToString(),
                             "; LocalMapResult::shape is the global shape"});
   }
@@ -328,12 +332,14 @@ TensorsOr Results(std::vector<DistributedTensor> shards, absl::Span<const LocalM
   return made;
 }
 
+absl::StatusOr<DeviceMesh> MeshOf(int rank) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Create({{"local", 1}}));
+  return mesh.OnRanks({rank});
+}
+
 }  // namespace
 
-absl::StatusOr<DeviceMesh> LocalMesh(const Context& context) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Create({{"local", 1}}));
-  return mesh.OnRanks({context.rank()});
-}
+absl::StatusOr<DeviceMesh> LocalMesh(const Context& context) { return MeshOf(context.rank()); }
 
 TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
                    absl::Span<const LocalMapResult> results, const LocalFunction& fn,
@@ -354,8 +360,10 @@ TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
     DT_RETURN_IF_ERROR(Settle(*operand.impl()));
     moved.push_back(std::move(operand));
   }
-  DT_ASSIGN_OR_RETURN(DeviceMesh local_mesh, LocalMesh(context));
-  Call call{context, std::move(local_mesh), CommonAxes(operands[0].mesh(), results), /*lineage=*/0};
+  const DeviceMesh& mesh = operands[0].mesh();
+  const int rank = mesh.Contains(context.rank()) ? context.rank() : mesh.RankOf(0);
+  DT_ASSIGN_OR_RETURN(DeviceMesh local_mesh, MeshOf(rank));
+  Call call{context, rank, std::move(local_mesh), CommonAxes(mesh, results), /*lineage=*/0};
   for (const DistributedTensor& operand : moved) {
     call.lineage = MixLineage(call.lineage, operand.impl()->lineage.id);
   }

@@ -32,7 +32,9 @@ namespace DTENSOR_EXPORT dtensor {
 // are tensors on a mesh of this rank alone, LocalMesh(context): operators compute with them, and
 // record them for Backward, without communication. Their shapes are Spec::local_shape of the
 // operand or the result; shards may be empty. A tensor on the operands' mesh that the function
-// needs, such as a weight, has to be an operand: operators refuse it beside a shard.
+// needs, such as a weight, has to be an operand: operators refuse it beside a shard. On a rank that
+// is not on the operands' mesh, the function gets the shards of the mesh's first rank, on the mesh
+// of that rank alone and without elements: so make other tensors on shards[0].mesh().
 using LocalFunction = std::function<TensorsOr(absl::Span<const DistributedTensor> shards)>;
 
 // A result: where fn's tensors belong. The shape is global.
@@ -47,8 +49,7 @@ struct LocalMapOptions {
   std::vector<std::optional<Layout>> operand_layouts = {};
 };
 
-// The mesh of this rank alone: one axis, "local", of size 1. Make tensors on it that fn needs
-// besides the operands.
+// The mesh of this rank alone: one axis, "local", of size 1.
 absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 
 // Returns the tensors of which fn returned the shards. Values are what fn makes of them: over a
@@ -63,8 +64,8 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // is multiplicative (product).
 //
 // Collective: all ranks of the mesh call it with the same arguments. fn runs once on each of them,
-// and may do other things on each, but the types of its results, what it does with tensors that are
-// not on LocalMesh() and with shards of other calls, and how many random numbers it draws
+// and on other ranks that call it, and may do other things on each, but the types of its results, what it does with tensors that are
+// not on the shards' mesh and with shards of other calls, and how many random numbers it draws
 // (Context::NextSeed) must be the same on all. Indices that random operators see are those of the
 // shard. Results are values: writes to one are not seen in fn's tensors, and the reverse. Ranks
 // that mix up the results of two calls with the same operands are not told.
@@ -79,11 +80,11 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // (gather_group.h) that was gathered for the call: Recompute() around it avoids that.
 //
 // Errors: kInvalidArgument, before anything moves, for no operands, undefined ones, operands of two
-// Contexts or meshes, a rank that is not on the mesh, layouts on another mesh or of other
+// Contexts or meshes, layouts on another mesh or of other
 // dimensions, a result that is not Partial where an operand is; if a gradient is wanted, for a
 // result that is Partial with another op than sum, and for an operand that another op reduces on
 // the way to its operand_layouts. Those of fn, and kInvalidArgument for another number of tensors
-// than `results`, and for a tensor that is undefined, not on LocalMesh(), of another shape than the
+// than `results`, and for a tensor that is undefined, not on the shards' mesh, of another shape than the
 // rank's shard, or that wants a gradient where no operand does. What fn does may fail on one rank
 // alone, here or in Backward (an operator without a backward, a write to a tensor that was saved):
 // return the error from the rank's function, so that ranks which wait for this one get it too.

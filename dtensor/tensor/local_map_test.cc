@@ -147,18 +147,26 @@ TEST(LocalMap, RefusesWhatDoesNotFit) {
   }));
 }
 
-TEST(LocalMap, IsForRanksOfTheMeshAlone) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh first = *DeviceMesh::Parse("dp=1")->OnRanks({0});
-    DT_ASSIGN_OR_RETURN(auto x, Full(context, first, {Shard(0)}, {4}, DType::kF64, 1));
-    const TensorsOr y =
-        LocalMap({x}, {Like(x)}, OneResult([](Shards shard) { return Scale(shard[0], 2); }));
-    if (context.rank() == 0) {
-      DT_EXPECT_OK(y.status());
-    } else {
-      EXPECT_THAT(y, StatusIs(absl::StatusCode::kInvalidArgument,
-                              HasSubstr("LocalMap: rank 1 is not on the mesh")));
-    }
+// Rank 1 learns the type and gets no elements.
+TEST(LocalMap, RunsWithoutElementsOnOtherRanks) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2")->OnRanks({2, 0});
+    DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {5}, 1));
+    const auto twice = OneResult([](Shards shards) -> TensorOr {
+      EXPECT_EQ(shards[0].spec().local_numel, shards[0].local().numel());
+      DT_ASSIGN_OR_RETURN(const auto two,
+                          Full(shards[0].context(), shards[0].mesh(), {Replicate()}, {},
+                               DType::kF64, 2));
+      return Mul(shards[0], two);
+    });
+    DT_ASSIGN_OR_RETURN(const auto y, LocalMap({x}, {Like(x)}, twice));
+    EXPECT_EQ(&y[0].spec(), &x.spec());
+    EXPECT_EQ(y[0].local().numel() > 0, context.rank() != 1);
+    DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0})));
+    EXPECT_EQ(x.grad().layout(), x.layout());
+    const DeviceMesh all = *DeviceMesh::Parse("all=3");
+    DT_ASSIGN_OR_RETURN(const auto gradient, x.grad().Redistribute(Layout::Replicated(all, 1)));
+    EXPECT_THAT(*ToGlobal<double>(gradient), testing::Each(2));
     return absl::OkStatus();
   }));
 }

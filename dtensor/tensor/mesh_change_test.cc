@@ -180,19 +180,5 @@ TEST(MeshChange, NoGradientPassesAMaximum) {
   }));
 }
 
-TEST(MeshChange, ToOtherRanksNoGradientPasses) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh all = *DeviceMesh::Parse("dp=2");
-    const DeviceMesh first = *DeviceMesh::Parse("dp=1")->OnRanks({0});
-    DT_ASSIGN_OR_RETURN(auto x, Leaf(context, all, {Shard(0)}, {4}, 1));
-    EXPECT_THAT(
-        x.Redistribute(Layout::Replicated(first, 1)),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 testing::AllOf(HasSubstr("which has other ranks"), HasSubstr("Detach()"))));
-    DT_EXPECT_OK(x.Detach().Redistribute(Layout::Replicated(first, 1)).status());
-    return absl::OkStatus();
-  }));
-}
-
 }  // namespace
 }  // namespace dtensor

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -11,12 +12,18 @@
 namespace dtensor {
 namespace {
 
-// Returns the caller with the trace event of its redistribution. No event if nothing moves.
+bool TakesPart(const RankRedistributionPlan& plan) {
+  return absl::c_any_of(plan.rounds(), [](const auto& round) { return !round.group.empty(); });
+}
+
+// Returns the caller with the trace event of its redistribution. No event if nothing moves, or if
+// this rank takes no part.
 ExchangeCaller Noted(Context& context, const RankRedistributionPlan& first, size_t plans,
                      bool asynchronous, const ExchangeCaller& caller) {
   ExchangeCaller noted = caller;
   TraceRecorder* const tracer = context.tracer();
   if (tracer == nullptr || !tracer->on() || first.plan().moves_nothing()) return noted;
+  if (!TakesPart(first)) return noted;
   const RedistributionPlan& plan = first.plan();
   const bool same_mesh = plan.to().mesh() == plan.from().mesh();
   const std::string tensor = absl::StrCat(DimsToString(plan.shape()), " ", ToString(plan.dtype()),

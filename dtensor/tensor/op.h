@@ -139,6 +139,9 @@ struct Decision : Counted {
   // is, on its way to the caller. No gradient passes such a reduction (op_checks.h).
   uint32_t reduces = 0;
   bool moves_asked_for = false;  // LayoutChoice::asked_for
+  // Whether this rank is on the operands' mesh. If not, a call has no kernel to run: it only says
+  // what the results are, and is recorded like any other.
+  bool on_mesh = true;
   // The Context's, if op->choose_layouts depends on them; else null.
   std::shared_ptr<const RedistributionOptions> options;
   std::shared_ptr<const OpState> state;

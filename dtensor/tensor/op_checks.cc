@@ -17,12 +17,6 @@ absl::Status CheckOperandCount(const OpDef& op, size_t operands) {
                           absl::StrCat(OpRule::kMaxOperands)});
 }
 
-absl::Status CheckOnMesh(absl::string_view op, int rank, const Spec& operand) {
-  if (operand.on_mesh) return absl::OkStatus();
-  return InvalidArgument({op, ": rank ", absl::StrCat(rank), " is not on the mesh of ",
-                          operand.ToString(), "; call it on the ranks of that mesh alone"});
-}
-
 absl::Status CheckOpDef(const OpDef& op) {
   const auto lacks = [&](absl::string_view what) {
     return InvalidArgument({op.name, ": the operator's OpDef has no ", what});

@@ -19,8 +19,6 @@ namespace dtensor {
 
 // Errors: kInvalidArgument for no operands, or more than OpRule::kMaxOperands.
 absl::Status CheckOperandCount(const OpDef& op, size_t operands);
-// Errors: kInvalidArgument for an operand of `op` whose mesh does not have `rank`.
-absl::Status CheckOnMesh(absl::string_view op, int rank, const Spec& operand);
 // Errors: kInvalidArgument for an operator without a rule or a forward.
 absl::Status CheckOpDef(const OpDef& op);
 // Errors: kInvalidArgument if the attributes are not of the type that the operator names.

@@ -318,11 +318,8 @@ TEST(RedistributeOptionsTest, FromOneMeshToAnother) {
                  const DeviceMesh first = Mesh("tp=2@1,0"), second = Mesh("tp=2@2..3");
                  DT_ASSIGN_OR_RETURN(
                      auto x, Distribute<float>(context, first, {Shard(0)}, {8}, CountTo(8)));
-                 if (context.rank() < 2) {
+                 if (context.rank() < 2) {  // others may, but need not, do the same
                    DT_ASSIGN_OR_RETURN(x, Add(x, x));
-                 } else {
-                   EXPECT_THAT(Add(x, x).status(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                            HasSubstr("is not on the mesh")));
                  }
                  DT_ASSIGN_OR_RETURN(const Layout layout,
                                      Layout::FromPlacements(second, {Replicate()}, {8}));

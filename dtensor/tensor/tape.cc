@@ -191,7 +191,8 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
         passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
     const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));
     Tensor gradient;
-    const bool by_rows = decision.op->rows.has != nullptr && slots.size() == 1 &&
+    const bool by_rows = decision.on_mesh && decision.op->rows.has != nullptr &&
+                         slots.size() == 1 &&
                          slots[r].size() == 1 && slots[r][0].late == nullptr &&
                          walk_.Wants(node.edges[0]);
     if (by_rows) {
@@ -241,6 +242,17 @@ absl::Status Tape::RunRows(const Node& node, GradCall& grad, Call& call) {
   return absl::OkStatus();
 }
 
+absl::Status Tape::RunBackward(const Node& node, GradCall& grad, Call& call) {
+  const uint32_t wanted = grad.wanted;
+  absl::Status status = RunRows(node, grad, call);
+  if (status.ok() && (grad.wanted != 0 || wanted == 0)) {
+    status = node.decision->functions.backward(grad);
+  }
+  grad.wanted = wanted;
+  if (status.ok()) status = CheckBackward(grad, call.specs);
+  return status.ok() ? status : context_.communicator().Fail(status);
+}
+
 absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   DT_RETURN_IF_ERROR(Keep(node, slots));
   if (!walk_.Runs(node)) return absl::OkStatus();
@@ -248,7 +260,8 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
-  const TraceSpan span(context_.tracer(), TraceKind::kOperator, op.name);
+  const bool on_mesh = decision.on_mesh;
+  const TraceSpan span(on_mesh ? context_.tracer() : nullptr, TraceKind::kOperator, op.name);
   const AxisList passed = PassedAxes(decision, slots[0]);
   const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
                               kGradientLineage);
@@ -273,18 +286,11 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
       DT_ASSIGN_OR_RETURN(made.specs[i],
                           context_.Intern(layout, made.specs[i]->shape, made.specs[i]->dtype));
     }
-    if (!op.sets_gradients) {
+    if (!op.sets_gradients || !on_mesh) {
       DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
     }
   }
-  const uint32_t wanted = call.wanted;
-  absl::Status status = RunRows(node, call, made);
-  if (status.ok() && (call.wanted != 0 || wanted == 0)) {
-    status = decision.functions.backward(call);
-  }
-  call.wanted = wanted;
-  if (status.ok()) status = CheckBackward(call, made.specs);
-  if (!status.ok()) return context_.communicator().Fail(status);
+  if (on_mesh) DT_RETURN_IF_ERROR(RunBackward(node, call, made));
   walk_.gathers().Release(node);
   for (size_t i = num_gradients; i < node.edges.size(); ++i) {
     if (walk_.Wants(node.edges[i])) PendingOf(node.edges[i].node);

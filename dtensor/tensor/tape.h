@@ -94,6 +94,7 @@ class Tape {
   // result's gradient is gathered, or puts it off (LateGradient); then clears its bit in
   // grad.wanted.
   absl::Status RunRows(const Node& node, GradCall& grad, Call& call);
+  absl::Status RunBackward(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);

@@ -181,7 +181,10 @@ const TensorImplPtr& Memory(const TensorImplPtr& impl) {
 }  // namespace
 
 ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target) {
-  return {"Redistribute", ChangesMesh(impl, target) ? 0 : impl.lineage.id, impl.lineage};
+  if (!ChangesMesh(impl, target)) return {"Redistribute", impl.lineage.id, impl.lineage};
+  // Ranks that disagree on this would disagree in Backward on what moves back.
+  const bool recorded = impl.context->recording() && WantsGradient(impl);
+  return {recorded ? "Redistribute with a gradient" : "Redistribute", recorded, impl.lineage};
 }
 
 std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl) {
@@ -244,7 +247,8 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
     DT_ASSIGN_OR_RETURN(local, ScatterProduct(impl, *chunks, caller));
     return Settle(impl);
   }
-  if (may_be_late && !ChangesMesh(impl, *target) && !KeepsResults(context)) {
+  may_be_late = may_be_late && impl.spec->on_mesh && !ChangesMesh(impl, *target);
+  if (may_be_late && !KeepsResults(context)) {
     DT_ASSIGN_OR_RETURN(chunks, GatherInChunks(context, impl.spec, target));
   }
   if (chunks == nullptr) {
