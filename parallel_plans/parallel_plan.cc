@@ -66,6 +66,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     DT_RETURN_IF_ERROR(groups[p.unit]->Add(p.used.parameter->tensor, p.in_use));
   }
   for (size_t i = 0; i < builder.size(); ++i) {
+    builder.module(i).set_mesh(builder.StageMeshOf(i));
     builder.module(i).edges() = builder.EdgesOf(i);
     for (ModuleEdge& edge : builder.module(i).edges()) edge.keep_gathered = options.keep_gathered;
     builder.SetAttention(i);

@@ -12,6 +12,7 @@
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -35,6 +36,7 @@ const std::vector<StyleReader>& LibraryStyles() {
       {"DataParallel", ReadAs<DataParallel>},
       {"FullyShard", ReadAs<FullyShard>},
       {"ContextParallel", ReadAs<ContextParallel>},
+      {"Stage", ReadAs<Stage>},
       {"Edges", ReadAs<Edges>},
       {"PrepareInput", ReadAs<PrepareInput>},
       {"PrepareOutput", ReadAs<PrepareOutput>},

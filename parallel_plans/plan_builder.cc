@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/parallel_plans/path_pattern.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -68,6 +69,13 @@ absl::StatusOr<Layout> PlaceInPieces(const Layout& layout, const AxisList& axes,
   return piece.WithDim(dim, joined);
 }
 
+// The number of shards that the axes make.
+int64_t ShardsOf(const DeviceMesh& mesh, const AxisList& axes) {
+  int64_t shards = 1;
+  for (int axis : axes) shards *= mesh.axis_size(axis);
+  return shards;
+}
+
 bool Overlap(const AxisList& a, const AxisList& b) {
   return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
 }
@@ -99,31 +107,80 @@ PlanBuilder::PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMe
                          const ParallelPlanOptions& options)
     : plan_(plan), mesh_(mesh), options_(options) {
   model.VisitModulePaths([&](const std::string& path, Module& module) {
-    places_.push_back({path, &module, {}, {}});
+    places_.push_back({path, &module, {mesh}, {}, {}});
   });
 }
 
 absl::Status PlanBuilder::MatchLines() {
+  DT_RETURN_IF_ERROR(FindStages());
   for (const ParallelPlan::Line& line : plan_.lines()) DT_RETURN_IF_ERROR(MatchLine(line));
   DT_RETURN_IF_ERROR(JoinPlaces());
+  DT_RETURN_IF_ERROR(CheckStages());
   for (Entry& entry : modules_) {
-    for (Claimed& claimed : entry.claims) DT_RETURN_IF_ERROR(AskStyle(*entry.module, claimed));
+    for (Claimed& claimed : entry.claims) DT_RETURN_IF_ERROR(AskStyle(entry, claimed));
   }
   return FindUnits();
 }
 
-absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
-  auto axes = mesh_.Find(line.style.axis());
-  if (!axes.ok()) return Error(line, axes.status().message());
+absl::Status PlanBuilder::ForEachMatch(const ParallelPlan::Line& line,
+                                       absl::FunctionRef<absl::Status(Place& place)> claim) {
   bool matched = false;
   for (Place& place : places_) {
     if (!PathMatches(line.pattern, place.path)) continue;
     matched = true;
-    DT_RETURN_IF_ERROR(Claim(place, line, *axes));
+    DT_RETURN_IF_ERROR(claim(place));
   }
   if (matched) return absl::OkStatus();
   return Error(line,
                absl::StrCat("matches no module; the nearest is \"", Nearest(line.pattern), "\""));
+}
+
+// Sets the sites of the places that lines of Stage name, and of all that is inside them.
+absl::Status PlanBuilder::FindStages() {
+  HashMap<std::string, Site> named;
+  for (const ParallelPlan::Line& line : plan_.lines()) {
+    const Stage* const stage = line.style.As<Stage>();
+    if (stage == nullptr) continue;
+    const absl::StatusOr<DeviceMesh> mesh = mesh_.At(stage->axis, stage->index);
+    if (!mesh.ok()) return Error(line, mesh.status().message());
+    DT_RETURN_IF_ERROR(ForEachMatch(line, [&](const Place& place) {
+      const auto [it, fresh] = named.try_emplace(place.path, Site{*mesh, &line});
+      if (fresh || it->second.mesh == *mesh) return absl::OkStatus();
+      return Error(line, absl::StrCat("module \"", place.path, "\" is put by the line ",
+                                      it->second.stage->ToString(), " already; keep one of them"));
+    }));
+  }
+  if (named.empty()) return absl::OkStatus();
+  for (Place& place : places_) {
+    std::string at = place.path;
+    while (!named.contains(at) && !at.empty()) {
+      const size_t dot = at.rfind('.');
+      at.resize(dot == std::string::npos ? 0 : dot);
+    }
+    if (const auto found = named.find(at); found != named.end()) place.site = found->second;
+  }
+  return absl::OkStatus();
+}
+
+// If there are stages, each parameter is in one.
+absl::Status PlanBuilder::CheckStages() const {
+  const auto staged = std::find_if(modules_.begin(), modules_.end(),
+                                   [](const Entry& entry) { return entry.site.stage != nullptr; });
+  if (staged == modules_.end()) return absl::OkStatus();
+  for (const Entry& entry : modules_) {
+    if (entry.site.stage != nullptr || entry.module->own_parameters().empty()) continue;
+    return Error(*staged->site.stage,
+                 absl::StrCat("module \"", entry.path, "\" has parameters and is in no stage, ",
+                              "where others are; add a line that puts it into one"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
+  if (line.style.As<Stage>() != nullptr) return absl::OkStatus();
+  const auto axes = mesh_.Find(line.style.axis());
+  if (!axes.ok()) return Error(line, axes.status().message());
+  return ForEachMatch(line, [&](Place& place) { return Claim(place, line); });
 }
 
 absl::StatusOr<std::vector<bool>> PlanBuilder::Recomputed() const {
@@ -144,16 +201,21 @@ absl::StatusOr<std::vector<bool>> PlanBuilder::Recomputed() const {
   return recomputed;
 }
 
-absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line,
-                                const AxisList& axes) const {
-  for (int axis : axes) {
+absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line) const {
+  const DeviceMesh& mesh = place.site.mesh;
+  const absl::StatusOr<AxisList> axes = mesh.Find(line.style.axis());
+  if (!axes.ok()) {
+    return Error(line, absl::StrCat("module \"", place.path, "\" is in a stage of the line ",
+                                    place.site.stage->ToString(), ": ", axes.status().message()));
+  }
+  for (int axis : *axes) {
     auto [it, fresh] = place.by_axis.try_emplace(axis, &line);
     if (fresh) continue;
     return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"",
-                                    mesh_.axis_name(axis), "\" are set by the line ",
+                                    mesh.axis_name(axis), "\" are set by the line ",
                                     it->second->ToString(), " already; keep one of them"));
   }
-  place.claims.push_back({&line, axes, place.path, {}});
+  place.claims.push_back({&line, *axes, place.path, {}});
   return absl::OkStatus();
 }
 
@@ -161,7 +223,15 @@ absl::Status PlanBuilder::JoinPlaces() {
   HashMap<const Module*, size_t> index;
   for (const Place& place : places_) {
     const auto [it, fresh] = index.try_emplace(place.module, modules_.size());
-    if (fresh) modules_.push_back({place.module, place.path, {}});
+    if (fresh) modules_.push_back({place.module, place.path, place.site, {}});
+    const Entry& known = modules_[it->second];
+    if (known.site.mesh != place.site.mesh) {
+      const ParallelPlan::Line* const line = place.site.stage;
+      return Error(line == nullptr ? *known.site.stage : *line,
+                   absl::StrCat("module \"", place.path, "\" is \"", known.path,
+                                "\" as well, which is in another stage, or in none; put both ",
+                                "into one, or give the model two modules"));
+    }
     std::vector<Claimed>& claims = modules_[it->second].claims;
     claims.insert(claims.end(), place.claims.begin(), place.claims.end());
   }
@@ -180,10 +250,11 @@ absl::Status PlanBuilder::JoinPlaces() {
   return absl::OkStatus();
 }
 
-absl::Status PlanBuilder::AskStyle(const Module& module, Claimed& claimed) const {
+absl::Status PlanBuilder::AskStyle(const Entry& entry, Claimed& claimed) const {
+  const Module& module = *entry.module;
   const ParallelStyle& style = claimed.line->style;
-  absl::StatusOr<StyleWishes> wishes =
-      style.WishesAt({module, mesh_, claimed.axes, options_.allow_uneven, claimed.path});
+  absl::StatusOr<StyleWishes> wishes = style.WishesAt(
+      {module, entry.site.mesh, claimed.axes, options_.allow_uneven, claimed.path});
   const absl::Status status = wishes.ok() ? CheckWishes(module, *wishes) : wishes.status();
   if (!status.ok()) {
     return Error(*claimed.line, absl::StrCat("at \"", claimed.path, "\": ", status.message()));
@@ -203,7 +274,7 @@ absl::Status PlanBuilder::FindUnits() {
                                   earlier->line->ToString(),
                                   " already; shard over one axis, or a group of both"));
       }
-      units_.push_back({i, claimed.line, claimed.axes, *claimed.wishes.unit});
+      units_.push_back({i, claimed.line, *claimed.wishes.unit});
       earlier = &units_.back();
     }
   }
@@ -227,10 +298,20 @@ int PlanBuilder::UnitOf(const ParameterUses& used) const {
 absl::StatusOr<Layout> PlanBuilder::PlaceBetweenUses(const ParameterUses& used, int unit,
                                                      const Layout& layout) const {
   if (unit < 0) return layout;
-  absl::StatusOr<Layout> rest = ShardBetweenUses(layout, used.parameter->shape, units_[unit].axes);
+  absl::StatusOr<Layout> rest;
+  if (auto axes = layout.mesh().Find(units_[unit].line->style.axis()); axes.ok()) {
+    rest = ShardBetweenUses(layout, used.parameter->shape, *axes);
+  } else {
+    rest = axes.status();
+  }
   if (rest.ok()) return rest;
   return Error(*units_[unit].line,
                absl::StrCat("parameter ", used.path, ": ", rest.status().message()));
+}
+
+std::optional<DeviceMesh> PlanBuilder::StageMeshOf(size_t i) const {
+  const Site& site = modules_[i].site;
+  return site.stage == nullptr ? std::nullopt : std::optional<DeviceMesh>(site.mesh);
 }
 
 std::vector<ModuleEdge> PlanBuilder::EdgesOf(size_t i) const {
@@ -263,9 +344,24 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
   return all;
 }
 
+absl::StatusOr<PlanBuilder::Site> PlanBuilder::SiteOf(const ParameterUses& used) const {
+  const Entry& first = modules_[used.uses[0].module];
+  for (const ParameterUses::Use& use : used.uses) {
+    const Entry& entry = modules_[use.module];
+    if (entry.site.mesh == first.site.mesh) continue;
+    return Error(*entry.site.stage,
+                 absl::StrCat("parameter ", JoinPath(entry.path, use.name), " is ", used.path,
+                              " as well, which the line ", first.site.stage->ToString(),
+                              " puts into another stage; put both modules into one stage, or give "
+                              "each a parameter of its own"));
+  }
+  return first.site;
+}
+
 absl::StatusOr<Layout> PlanBuilder::PlaceParameter(const ParameterUses& used) const {
+  DT_ASSIGN_OR_RETURN(const Site site, SiteOf(used));
   DT_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, WishesFor(used));
-  Layout layout = Layout::Replicated(mesh_, static_cast<int>(used.parameter->shape.size()));
+  Layout layout = Layout::Replicated(site.mesh, static_cast<int>(used.parameter->shape.size()));
   for (const Wish& wish : wishes) {
     DT_ASSIGN_OR_RETURN(layout, Grant(wish, *used.parameter, layout));
   }
@@ -278,8 +374,9 @@ absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& par
   const int dim = placement.dim();
   const bool splits = placement.is_shard() && dim >= 0 && dim < layout.ndim();
   if (splits) {
-    DT_RETURN_IF_ERROR(CheckDivides(wish, parameter, dim, ShardsOf(AxesOf(layout.dim(dim)))));
-    const int64_t shards = ShardsOf(wish.axes) * ShardsOf(AxesOf(layout.dim(dim)));
+    DT_RETURN_IF_ERROR(CheckDivides(wish, parameter, dim, layout));
+    const DeviceMesh& mesh = layout.mesh();
+    const int64_t shards = ShardsOf(mesh, wish.axes) * ShardsOf(mesh, AxesOf(layout.dim(dim)));
     const int64_t unit = parameter.unit(dim, shards);
     if (unit > 1) placement = Shard(dim, ShardOrder::Unit(unit));
   }
@@ -315,8 +412,9 @@ absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
 }
 
 absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
-                                       int64_t shards_before) const {
-  const int64_t shards = ShardsOf(wish.axes);
+                                       const Layout& granted) {
+  const int64_t shards = ShardsOf(granted.mesh(), wish.axes);
+  const int64_t shards_before = ShardsOf(granted.mesh(), AxesOf(granted.dim(dim)));
   const int64_t unit = parameter.unit(dim, shards * shards_before);
   const int64_t size = parameter.piece_size(dim), units = size / unit;
   const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
@@ -331,12 +429,6 @@ absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parame
       absl::StrCat(of, "dimension ", dim, " of ", wish.path, ", ", size, grouped,
                    ", cannot be split evenly by \"", wish.line->style.axis(), "\" of size ", shards,
                    before, "; choose axis sizes that divide ", units, ", or allow uneven shards"));
-}
-
-int64_t PlanBuilder::ShardsOf(const AxisList& axes) const {
-  int64_t shards = 1;
-  for (int axis : axes) shards *= mesh_.axis_size(axis);
-  return shards;
 }
 
 std::string PlanBuilder::Nearest(absl::string_view pattern) const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -44,6 +45,8 @@ class PlanBuilder {
   size_t size() const { return modules_.size(); }
   Module& module(size_t i) const { return *modules_[i].module; }
   const std::string& path(size_t i) const { return modules_[i].path; }
+  // The mesh of the module's stage (stage.h); none: it is in no stage.
+  std::optional<DeviceMesh> StageMeshOf(size_t i) const;
   std::vector<ModuleEdge> EdgesOf(size_t i) const;
   // Sets the options of the module's attention, if it has one, as the styles of its lines want
   // them.
@@ -61,7 +64,6 @@ class PlanBuilder {
   struct Unit {
     size_t module;
     const ParallelPlan::Line* line;
-    AxisList axes;
     ShardLevel level;
   };
   const std::vector<Unit>& units() const { return units_; }
@@ -73,8 +75,13 @@ class PlanBuilder {
                                           const Layout& layout) const;
 
  private:
+  // Where a module lies: the whole mesh, or the mesh of the stage that the line says.
+  struct Site {
+    DeviceMesh mesh;
+    const ParallelPlan::Line* stage = nullptr;
+  };
   // A line that names the module at `path`. `wishes` is what its style wants there, set by
-  // AskStyle.
+  // AskStyle. The axes are those of the module's mesh.
   struct Claimed {
     const ParallelPlan::Line* line;
     AxisList axes;
@@ -85,6 +92,7 @@ class PlanBuilder {
   struct Place {
     std::string path;
     Module* module;
+    Site site;
     std::vector<Claimed> claims;
     std::map<int, const ParallelPlan::Line*> by_axis;
   };
@@ -92,6 +100,7 @@ class PlanBuilder {
   struct Entry {
     Module* module;
     std::string path;
+    Site site;
     std::vector<Claimed> claims;
   };
   // The placement that a line wants for the parameter at `path`; its dimension counts from the
@@ -104,19 +113,24 @@ class PlanBuilder {
     bool allow_uneven = false;
   };
 
+  absl::Status FindStages();
+  absl::Status CheckStages() const;
   absl::Status MatchLine(const ParallelPlan::Line& line);
-  absl::Status Claim(Place& place, const ParallelPlan::Line& line, const AxisList& axes) const;
+  // Calls claim(place) for each place that the line names. Errors: if there is none.
+  absl::Status ForEachMatch(const ParallelPlan::Line& line,
+                            absl::FunctionRef<absl::Status(Place& place)> claim);
+  absl::Status Claim(Place& place, const ParallelPlan::Line& line) const;
   absl::Status JoinPlaces();
-  absl::Status AskStyle(const Module& module, Claimed& claimed) const;
+  absl::Status AskStyle(const Entry& entry, Claimed& claimed) const;
   absl::Status FindUnits();
   absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used) const;
+  // The site that all modules with the parameter share.
+  absl::StatusOr<Site> SiteOf(const ParameterUses& used) const;
+  // Checks that the wish can be granted after others, which made the layout `granted`.
+  static absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
+                                   const Layout& granted);
   absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
                                const Layout& layout) const;
-
-  // `shards_before`: the number of shards of the same dimension by wishes that were granted before.
-  absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
-                            int64_t shards_before) const;
-  int64_t ShardsOf(const AxisList& axes) const;
   std::string Nearest(absl::string_view pattern) const;
 
   const ParallelPlan& plan_;

@@ -222,6 +222,26 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Slice(absl::Span<const std::string> names
   return Make(std::move(rep));
 }
 
+absl::StatusOr<DeviceMesh> DeviceMesh::At(absl::string_view axis, int64_t coordinate) const {
+  DT_ASSIGN_OR_RETURN(const int index, AxisIndex(axis));
+  if (coordinate < 0 || coordinate >= axis_size(index)) {
+    return InvalidArgument({"axis \"", axis, "\" of ", ToString(), " has no coordinate ",
+                            absl::StrCat(coordinate), "; its coordinates are 0 to ",
+                            absl::StrCat(axis_size(index) - 1)});
+  }
+  std::vector<std::string> others;
+  for (int a = 0; a < num_axes(); ++a) {
+    if (a != index) others.push_back(axis_name(a));
+  }
+  std::vector<int> ranks;
+  for (int position = 0; position < size(); ++position) {
+    const int rank = RankOf(position);
+    if (Coordinate(rank)[index] == coordinate) ranks.push_back(rank);
+  }
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, Slice(others));
+  return mesh.OnRanks(ranks);
+}
+
 absl::StatusOr<DeviceMesh> DeviceMesh::Flatten(absl::Span<const std::string> names,
                                                std::string name) const {
   DT_ASSIGN_OR_RETURN(AxisList axes, FindAll(names));

@@ -85,6 +85,10 @@ class DeviceMesh {
   // PyTorch's mesh["tp"] gives): Slice({"tp"})->OnRanks(Group(rank, *Find("tp"))).
   // Errors: as Find; kInvalidArgument for an axis that is named twice.
   absl::StatusOr<DeviceMesh> Slice(absl::Span<const std::string> names) const;
+  // The mesh of the other axes, on the ranks that have this coordinate on `axis`: At("pp", 1) of
+  // ["pp"=2, "tp"=2] is ["tp"=2]@2..3. Named groups are kept as by Slice. Errors: as AxisIndex;
+  // kInvalidArgument for a coordinate that the axis does not have.
+  absl::StatusOr<DeviceMesh> At(absl::string_view axis, int64_t coordinate) const;
   // The same ranks with `name` standing for `names` together, outermost first. Errors: as Slice;
   // kInvalidArgument for a name that is taken.
   absl::StatusOr<DeviceMesh> Flatten(absl::Span<const std::string> names, std::string name) const;

@@ -434,5 +434,19 @@ TEST(DeviceMeshTest, RefusesRanksThatAreNone) {
   EXPECT_FALSE(DeviceMesh::Parse("a=2@0..4").ok());
 }
 
+TEST(DeviceMeshTest, AtOneCoordinateOfAnAxis) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("a=2,pp=3,b=2;ab=a*b,all=a*pp");
+  EXPECT_EQ(mesh.At("pp", 1)->ToString(), R"(["a"=2, "b"=2; "ab"=a*b]@2..3,8..9)");
+  EXPECT_EQ(DeviceMesh::Parse("pp=2,tp=2@3,1,2,0")->At("pp", 1), DeviceMesh::Parse("tp=2@2,0"));
+  const absl::StatusOr<DeviceMesh> point = DeviceMesh::Parse("pp=2")->At("pp", 1);
+  ASSERT_TRUE(point.ok());
+  EXPECT_EQ(point->num_axes(), 0);
+  EXPECT_EQ(point->RankOf(0), 1);
+  EXPECT_THAT(mesh.At("pp", 3).status().message(), testing::HasSubstr("its coordinates are 0 to 2"));
+  EXPECT_THAT(mesh.At("pp", -1).status().message(), testing::HasSubstr("no coordinate -1"));
+  EXPECT_FALSE(mesh.At("ab", 0).ok());
+  EXPECT_FALSE(mesh.At("none", 0).ok());
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -251,6 +251,25 @@ absl::StatusOr<Layout> Layout::WithPartial(absl::Span<const int> axes, ReduceOp 
   return Create(mesh_, dims_, axes, op, averaged);
 }
 
+absl::StatusOr<Layout> Layout::OnMesh(const DeviceMesh& mesh) const {
+  std::vector<int> there(mesh_.num_axes(), -1);
+  AxisList dropped;
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    for (int other = 0; other < mesh.num_axes(); ++other) {
+      if (mesh.axis_name(other) == mesh_.axis_name(axis)) there[axis] = other;
+    }
+    if (there[axis] < 0) dropped.push_back(axis);
+  }
+  std::vector<DimLayout> dims;
+  for (const DimLayout& dim : dims_) {
+    dims.push_back(WithoutAxes(dim, dropped));
+    for (LayoutFactor& factor : dims.back()) {
+      for (AxisSplit& split : factor.splits) split.axis = there[split.axis];
+    }
+  }
+  return Create(mesh, dims);
+}
+
 Layout Layout::Dual() const {
   Layout dual = *this;
   if (op_ != ReduceOp::kSum && op_ != ReduceOp::kAvg) return dual;

@@ -149,6 +149,10 @@ class Layout {
   // divide a turn (b times the product of the axes' sizes) nor are multiples of it.
   absl::StatusOr<Layout> WithAxes(absl::Span<const int> axes, const Placement& placement,
                                   SplitPosition position = SplitPosition::kMinor) const;
+  // The layout on another mesh that shards the same dimensions over the axes of the same names.
+  // Axes that only one of the meshes has replicate it, and so do partial axes: a move between
+  // meshes reduces them. Errors: as Create.
+  absl::StatusOr<Layout> OnMesh(const DeviceMesh& mesh) const;
   // The layout of a gradient: Partial(sum) and Partial(avg) become Replicate, the rest stays.
   Layout Dual() const;
 

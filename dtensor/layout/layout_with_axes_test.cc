@@ -147,5 +147,16 @@ TEST(WithAxesTest, IsWhatPlacementsOfAllAxesSay) {
   EXPECT_GT(compared, 60);
 }
 
+TEST(OnMeshTest, KeepsWhatAxesOfTheSameNamesDo) {
+  const DeviceMesh from = MeshOf("pp=2,dp=2,tp=4"), to = MeshOf("tp=2,dp=3,cp=2@3..14");
+  const auto on = [&](const char* text) {
+    return Layout::Parse(from, text)->OnMesh(to).value().ToString();
+  };
+  EXPECT_EQ(on("[dp] [] [tp]"), "[dp] [] [tp]");
+  EXPECT_EQ(on("[pp,dp:zigzag] [_ x 8(tp)]"), "[dp:zigzag] [_ x 8(tp)]");
+  EXPECT_EQ(on("[pp] [dp] P(sum: tp)"), "[] [dp]");
+  EXPECT_EQ(Layout::Parse(from, "[dp] []")->OnMesh(to)->mesh(), to);
+}
+
 }  // namespace
 }  // namespace dtensor

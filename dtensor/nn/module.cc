@@ -126,7 +126,8 @@ TensorOr Module::AtEdge(const DistributedTensor& x, std::optional<Placement> Mod
   const bool is_input = side == &ModuleEdge::input;
   const TraceReason reason(x.context().tracer(),
                            is_input ? TraceCause::kEdgeInput : TraceCause::kEdgeOutput, index);
-  TensorOr moved = AtEdges(x, edges_, side, index);
+  const DeviceMesh* const mesh = is_input && mesh_.has_value() ? &*mesh_ : nullptr;
+  TensorOr moved = AtEdges(x, edges_, side, index, mesh);
   return moved.ok() ? moved : WithPath(moved.status());
 }
 

@@ -36,7 +36,7 @@
 // path, which also determines a parameter's initial value. Everything that works by name, such as
 // checkpoints, knows it by all its paths (VisitParameterPaths).
 //
-// Calling a module, y = m(x), redistributes x to the layout that edges() ask for, runs Forward,
+// Calling a module, y = m(x), redistributes x to the layout that mesh() and edges() ask for, runs Forward,
 // redistributes the result to the layout that edges() ask for, and runs Finish, for what needs the
 // reduced result. A module without edges just runs Forward and Finish.
 //
@@ -174,6 +174,10 @@ class Module {
   }
 
   // --- Where its activations go.
+  // The mesh to which operands on another mesh are brought, before the input edges: of a stage of a
+  // pipeline (stage.h). None: operands stay on the mesh on which they come.
+  const std::optional<DeviceMesh>& mesh() const { return mesh_; }
+  void set_mesh(std::optional<DeviceMesh> mesh) { mesh_ = std::move(mesh); }
   // Edges are applied in order, for each side.
   std::vector<ModuleEdge>& edges() { return edges_; }
   // The group is entered before Forward, and left after Finish. Null: none.
@@ -239,6 +243,7 @@ class Module {
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<OwnParameter> parameters_;
   std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
+  std::optional<DeviceMesh> mesh_;
   std::vector<ModuleEdge> edges_;
   bool recomputes_ = false, training_ = true;
   RecomputeOptions recompute_options_;

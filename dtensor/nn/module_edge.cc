@@ -61,10 +61,14 @@ absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
 }  // namespace
 
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
-                 std::optional<Placement> ModuleEdge::*side, int index) {
+                 std::optional<Placement> ModuleEdge::*side, int index, const DeviceMesh* mesh) {
   Layout layout = x.layout();
   const bool is_input = side == &ModuleEdge::input;
-  bool keeps = !is_input;
+  const bool changes_mesh = mesh != nullptr && *mesh != layout.mesh();
+  bool keeps = !is_input || changes_mesh;
+  if (changes_mesh) {
+    DT_ASSIGN_OR_RETURN(layout, layout.OnMesh(*mesh));
+  }
   for (const ModuleEdge& edge : edges) {
     if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;
     keeps = keeps || edge.keep_gathered;

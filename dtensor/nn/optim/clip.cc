@@ -1,8 +1,10 @@
 #include "dtensor/nn/optim/clip.h"
 
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "dtensor/nn/optim/parameter_checks.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -24,40 +26,66 @@ absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
                               "norm (", first->ToString(), " and ", parameter.ToString(),
                               "); clip them apart"});
     }
-    if (parameter.mesh() != first->mesh()) {
-      return InvalidArgument({"ClipByGlobalNorm: gradients on two meshes have no common norm (",
-                              first->ToString(), " and ", parameter.ToString(),
-                              "); clip them apart"});
-    }
   }
   if (first != nullptr) return absl::OkStatus();
   return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});
 }
 
-TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
-  // One sum for each layout that sums of squares have. They are Partial on the axes that shard the
-  // gradient, so a gradient that is replicated on an axis counts only once there.
+// The mesh of all ranks that are on one of the meshes.
+absl::StatusOr<DeviceMesh> JoinedMesh(absl::Span<const TensorOr> tensors) {
+  std::set<int> ranks;
+  for (const TensorOr& tensor : tensors) {
+    const DeviceMesh& mesh = tensor->mesh();
+    for (int i = 0; i < mesh.size(); ++i) ranks.insert(mesh.RankOf(i));
+  }
+  DT_ASSIGN_OR_RETURN(const DeviceMesh line,
+                      DeviceMesh::Create({{"all", static_cast<int>(ranks.size())}}));
+  return line.OnRanks(std::vector<int>(ranks.begin(), ranks.end()));
+}
+
+// One sum for each layout that sums of squares have. They are Partial on the axes that shard the
+// gradient, so a gradient that is replicated on an axis counts only once there.
+absl::StatusOr<std::vector<TensorOr>> SumsOfSquares(
+    absl::Span<const DistributedTensor> parameters) {
   std::vector<TensorOr> sums;
   for (const DistributedTensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
     DT_ASSIGN_OR_RETURN(const DistributedTensor squares, SumOfSquares(parameter.grad()));
-    bool added = false;
-    for (TensorOr& sum : sums) {
-      if (&sum->spec() != &squares.spec()) continue;
-      DT_ASSIGN_OR_RETURN(sum, Add(sum, squares));
-      added = true;
-      break;
+    const auto same = absl::c_find_if(
+        sums, [&](const TensorOr& sum) { return &sum->spec() == &squares.spec(); });
+    if (same == sums.end()) {
+      sums.push_back(squares);
+      continue;
     }
-    if (!added) sums.push_back(squares);
+    DT_ASSIGN_OR_RETURN(*same, Add(*same, squares));
   }
-  TensorOr total;
+  return sums;
+}
+
+// Replicated: on the mesh of the gradients or, if there are several, on one that joins them.
+TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
+  DT_ASSIGN_OR_RETURN(const std::vector<TensorOr> sums, SumsOfSquares(parameters));
+  std::vector<TensorOr> totals;  // one for each mesh
   for (const TensorOr& sum : sums) {
-    DT_ASSIGN_OR_RETURN(DistributedTensor whole,
+    DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
                         sum->Redistribute(Layout::Replicated(sum->mesh(), 0)));
-    total = total.ok() && total->defined() ? Add(total, whole) : TensorOr(std::move(whole));
-    DT_RETURN_IF_ERROR(total.status());
+    const auto same = absl::c_find_if(
+        totals, [&](const TensorOr& total) { return total->mesh() == whole.mesh(); });
+    if (same == totals.end()) {
+      totals.push_back(whole);
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(*same, Add(*same, whole));
   }
-  return total;
+  if (totals.size() == 1) return totals[0];
+  DT_ASSIGN_OR_RETURN(const DeviceMesh joined, JoinedMesh(totals));
+  TensorOr all;
+  for (const TensorOr& total : totals) {
+    const TensorOr there = total->Redistribute(Layout::Replicated(joined, 0));
+    all = all.ok() && all->defined() ? Add(all, there) : there;
+    DT_RETURN_IF_ERROR(all.status());
+  }
+  return all;
 }
 
 }  // namespace

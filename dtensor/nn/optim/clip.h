@@ -10,21 +10,25 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
-  DistributedTensor norm;  // replicated scalar f32 (f64 for f64): of all gradients on a mesh
+  DistributedTensor norm;  // replicated scalar f32 (f64 for f64): of all gradients
   // min(1, max_norm / (norm + 1e-6)); NaN if the norm is NaN. Pass it to Optimizer::Step.
   DistributedTensor scale;
 };
 // Computes the global norm of the parameters' gradients, and the factor that clips it to max_norm;
 // the gradients themselves are not changed. Each element of a global tensor counts once, however it
-// is replicated. max_norm <= 0: no clipping, scale is 1. Parameters without a gradient are skipped;
-// so pipeline stages, each on a mesh of its own, each get a norm of their own.
+// is replicated. max_norm <= 0: no clipping, scale is 1. Parameters without a gradient are skipped.
 // `grad_factor`: the true gradients are the stored ones times this (1 / loss scale, if the loss was
 // scaled: loss_scaler.h). The norm is that of the true gradients, and scale includes the factor.
-// Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything
-// moves: kInvalidArgument if there are no parameters, one is undefined, listed twice or of another
-// Context, none has a gradient, only some gradients are f64, or they lie on two meshes (clip them
-// separately); kFailedPrecondition if a gradient is Partial or has another layout than its
-// parameter (call ReduceGradients). Then failures.
+//
+// The gradients may be on several meshes, as those of a pipeline's stages. Then all ranks of these
+// meshes give all of the parameters, and the results are on a mesh that joins these ranks. If each
+// rank gives the parameters of its own stage alone, each stage gets a norm of its own.
+//
+// Collective: one all-reduce for each set of axes that shards gradients, and one exchange for each
+// mesh if there are several. Errors, before anything moves: kInvalidArgument if there are no
+// parameters, one is undefined, listed twice or of another Context, none has a gradient, or only
+// some gradients are f64; kFailedPrecondition if a gradient is Partial or has another layout than
+// its parameter (call ReduceGradients). Then failures.
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
                                             double max_norm, double grad_factor = 1);
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/nn/optim/sgd.h"
 #include "dtensor/nn/testing/small_problem.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -163,23 +164,26 @@ TEST(ClipByGlobalNorm, MixesGradientsOf16And32Bits) {
   }
 }
 
-// Before anything moves.
-TEST(ClipByGlobalNorm, RefusesGradientsOfTwoMeshes) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    std::vector<DistributedTensor> both;
-    for (const char* const mesh : {"a=2", "b=1@0..0"}) {
+TEST(ClipByGlobalNorm, JoinsGradientsOfTwoMeshes) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    std::vector<DistributedTensor> all;
+    for (const char* const mesh : {"a=2@1..2", "b=1@0..0", "a=2@1..2"}) {
       const SmallPlace place{mesh, {mesh[0] == 'a' ? Shard(0) : Replicate()}};
-      if (mesh[0] == 'b' && context.rank() == 1) continue;
-      DT_ASSIGN_OR_RETURN(both.emplace_back(), SmallParameter(context, place, {4}, DType::kF32,
-                                                              std::vector<double>(4, 1)));
-      DT_RETURN_IF_ERROR(AddSmallGradient(both.back(), std::vector<double>(4, 1)));
+      DT_ASSIGN_OR_RETURN(all.emplace_back(), SmallParameter(context, place, {4}, DType::kF32,
+                                                             std::vector<double>(4, 1)));
+      DT_RETURN_IF_ERROR(AddSmallGradient(all.back(), std::vector<double>(4, 1)));
     }
-    context.communicator().ResetTraffic();
-    if (context.rank() == 0) {
-      EXPECT_THAT(ClipByGlobalNorm(both, 1),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("on two meshes")));
-      EXPECT_TRUE(context.communicator().traffic().empty());
-    }
+    DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(all, 2));
+    EXPECT_EQ(clip.norm.mesh().ToString(), R"(["all"=3]@0..2)");
+    DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+    DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
+    EXPECT_NEAR(norm, std::sqrt(12.0), 1e-6);
+    EXPECT_NEAR(scale, 2 / std::sqrt(12.0), 1e-5);
+    DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create(all, {}));
+    DT_RETURN_IF_ERROR(sgd.Step(1, clip.scale));
+    const DistributedTensor& mine = context.rank() == 0 ? all[1] : all[2];
+    DT_ASSIGN_OR_RETURN(const auto values, ToGlobal<float>(mine));
+    EXPECT_NEAR(values[3], 1 - scale, 1e-6);
     return absl::OkStatus();
   }));
 }
