@@ -23,11 +23,11 @@ absl::StatusOr<ModelConfig> Read(absl::string_view text) {
 }  // namespace
 
 constexpr ModelPaths kTransformerPaths = {TensorParallelPlan, kTransformerAttention,
-                                          kTransformerUnits};
+                                          kTransformerUnits, kTransformerStages};
 constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
-                                   kGpt2Units};
+                                   kGpt2Units, kGpt2Stages};
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
-                                   kBertUnits};
+                                   kBertUnits, kBertStages};
 
 absl::Span<const PlannedModel> PlannedModels() {
   static constexpr PlannedModel kModels[] = {
@@ -56,8 +56,38 @@ KeyValueAxes KeyValueAxesOf(absl::string_view axis) {
   return {absl::StrCat(axis, "_kv"), absl::StrCat(axis, "_rep")};
 }
 
-ParallelPlan PlanModel(const ModelPaths& model, const ModelAxes& axes) {
+namespace {
+
+absl::Status CheckStages(const ModelAxes& axes) {
+  const std::string axis =
+      absl::StrCat("the axis \"", axes.pipeline, "\" cuts the model into ", axes.stages, " stages");
+  if (axes.blocks.count == 0) {
+    return InvalidArgument({axis, ", and its number of blocks is not known; give its "
+                            "configuration (PresetOptionsFor)"});
+  }
+  if (axes.stages <= axes.blocks.count) return absl::OkStatus();
+  return InvalidArgument({axis, ", and it has ", absl::StrCat(axes.blocks.count),
+                          " blocks; take at most as many stages"});
+}
+
+}  // namespace
+
+ModelBlocks BlocksOf(const ModelConfig& config) {
+  if (const auto* const bert = std::get_if<BertConfig>(&config)) return {bert->layers, false};
+  if (const auto* const gpt2 = std::get_if<Gpt2Config>(&config)) {
+    return {gpt2->layers, gpt2->tie_embeddings};
+  }
+  const auto& transformer = std::get<TransformerConfig>(config);
+  return {transformer.layers, transformer.tie_embeddings};
+}
+
+absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes) {
   ParallelPlan plan;
+  if (!axes.pipeline.empty()) {
+    DT_RETURN_IF_ERROR(CheckStages(axes));
+    plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks.count, axes.blocks.tied,
+                          model.stages));
+  }
   if (!axes.tensor.empty()) {
     plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));
   }

@@ -25,10 +25,18 @@ struct ModelPaths {
                                   const KeyValueAxes& key_value);
   const char* attention;
   ShardUnits units;
+  StagePaths stages;
 };
 extern const ModelPaths kTransformerPaths, kGpt2Paths, kBertPaths;
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;
+
+// What a pipeline has to know of a model.
+struct ModelBlocks {
+  int64_t count = 0;  // 0: not known
+  bool tied = false;  // the head has the embedding's weight
+};
+ModelBlocks BlocksOf(const ModelConfig& config);
 
 // A type of model that there are plans for.
 struct PlannedModel {
@@ -54,12 +62,17 @@ struct ModelAxes {
   int64_t level = 3;
   std::string context;  // shards the sequence by `context_pattern`
   std::string context_pattern;
+  std::string pipeline;  // cuts the model into `stages`
+  int64_t stages = 1;
+  ModelBlocks blocks;
 };
 
 // The two axes of which `axis` consists if ranks share key/value heads: `<axis>_kv`, `<axis>_rep`.
 KeyValueAxes KeyValueAxesOf(absl::string_view axis);
 
-ParallelPlan PlanModel(const ModelPaths& model, const ModelAxes& axes);
+// Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, or their number is
+// not known.
+absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes);
 
 }  // namespace dtensor::internal
 

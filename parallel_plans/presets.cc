@@ -27,7 +27,8 @@ struct Part {
 constexpr Part kParts[] = {
     {"dp", "dp", "dp"},      {"zero1", "dp", "dp", 1}, {"zero2", "dp", "dp", 2},
     {"fsdp", "dp", "dp", 3}, {"hsdp", "dp", "dp", 3},  {"cp", "cp", "cp"},
-    {"tp", "tp", "tp"},      {"sp", "sp", "tp"},       {"none", "tp", ""},
+    {"pp", "pp", "pp"},      {"tp", "tp", "tp"},       {"sp", "sp", "tp"},
+    {"none", "tp", ""},
 };
 
 const Part* FindPart(absl::string_view name) {
@@ -48,7 +49,7 @@ absl::Status NoSuchPart(absl::string_view preset, absl::string_view part) {
 // The parts of a preset's name.
 struct Preset {
   const Part *data = nullptr, *tensor = nullptr;  // the parts of these groups; null: none
-  bool context = false, sequence = false;
+  bool context = false, pipeline = false, sequence = false;
   bool shards_layers() const { return tensor != nullptr && tensor->name == "tp"; }
 };
 
@@ -72,6 +73,7 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
     if (part->group == "dp") preset.data = part;
     if (part->group == "tp") preset.tensor = part;
     preset.context = preset.context || part->group == "cp";
+    preset.pipeline = preset.pipeline || part->group == "pp";
     preset.sequence = preset.sequence || part->group == "sp";
   }
   if (preset.sequence && !preset.shards_layers()) {
@@ -79,20 +81,21 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
   }
   if (preset.data == nullptr && mesh.Find("dp").ok()) preset.data = FindPart("dp");
   preset.context = preset.context || mesh.Find("cp").ok();
+  preset.pipeline = preset.pipeline || mesh.Find("pp").ok();
   return preset;
 }
 
-// Checks that every axis is one of dp, cp and tp, or in a group with such a name.
+// Checks that every axis is one of dp, cp, pp and tp, or in a group with such a name.
 absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   AxisList used;
-  for (const char* group : {"dp", "cp", "tp"}) {
+  for (const char* group : {"dp", "cp", "pp", "tp"}) {
     const absl::StatusOr<AxisList> axes = mesh.Find(group);
     if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
   }
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
     return InvalidArgument({"preset \"", name, "\" has no use for the axis '", mesh.axis_name(axis),
-                            "'; the axes are dp, cp and tp, or groups of these names, as ",
+                            "'; the axes are dp, cp, pp and tp, or groups of these names, as ",
                             "outer=2,inner=2;cp=outer*inner"});
   }
   return absl::OkStatus();
@@ -140,6 +143,16 @@ absl::Status CheckKeyValueHeads(absl::string_view name, const DeviceMesh& mesh,
                           ", or allow uneven shards"});
 }
 
+absl::Status SetStages(const DeviceMesh& mesh, const PresetOptions& options,
+                       internal::ModelAxes& axes) {
+  DT_ASSIGN_OR_RETURN(const int axis, mesh.AxisIndex("pp"));
+  axes.pipeline = "pp";
+  axes.stages = mesh.axis_size(axis);
+  axes.blocks = options.transformer ? internal::BlocksOf(*options.transformer)
+                                    : internal::ModelBlocks{options.blocks, options.tied};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<internal::ModelAxes> AxesOf(absl::string_view name, const Preset& preset,
                                            const DeviceMesh& mesh, const PresetOptions& options) {
   internal::ModelAxes axes;
@@ -150,6 +163,7 @@ absl::StatusOr<internal::ModelAxes> AxesOf(absl::string_view name, const Preset&
     axes.key_value = KeyValueAxesOn(mesh);
   }
   if (preset.data != nullptr) DT_RETURN_IF_ERROR(SetDataAxes(name, *preset.data, mesh, axes));
+  if (preset.pipeline) DT_RETURN_IF_ERROR(SetStages(mesh, options, axes));
   if (!preset.context) return axes;
   DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
   DT_RETURN_IF_ERROR(pattern.EdgesOn(mesh, "cp", options.allow_uneven).status());
@@ -167,13 +181,16 @@ absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_co
   DT_ASSIGN_OR_RETURN(const auto config, model.read_config(hugging_face_config_json));
   const auto* const transformer = std::get_if<TransformerConfig>(&config);
   if (transformer != nullptr) options.transformer = *transformer;
+  const internal::ModelBlocks blocks = internal::BlocksOf(config);
+  options.blocks = blocks.count;
+  options.tied = blocks.tied;
   return options;
 }
 
 std::vector<std::string> PresetNames() {
   std::vector<std::string> names;
   for (const char* data : {"", "dp", "zero1", "zero2", "fsdp", "hsdp"}) {
-    for (const char* context : {"", "cp"}) {
+    for (const char* context : {"", "cp", "pp", "cp+pp"}) {
       for (const char* tensor : {"", "tp", "tp+sp"}) {
         std::vector<std::string> parts;
         for (const char* part : {data, context, tensor}) {
@@ -188,7 +205,7 @@ std::vector<std::string> PresetNames() {
 
 std::string DefaultPreset(const DeviceMesh& mesh) {
   std::vector<std::string> parts;
-  for (const char* axis : {"dp", "cp", "tp"}) {
+  for (const char* axis : {"dp", "cp", "pp", "tp"}) {
     if (mesh.Find(axis).ok()) parts.emplace_back(axis);
   }
   if (parts.empty()) return "none";
@@ -202,7 +219,9 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
   DT_RETURN_IF_ERROR(CheckAxes(name, mesh));
   DT_ASSIGN_OR_RETURN(const auto model, internal::FindPlannedModel(options.model_type));
   DT_ASSIGN_OR_RETURN(const auto axes, AxesOf(name, preset, mesh, options));
-  return internal::PlanModel(*model.paths, axes);
+  absl::StatusOr<ParallelPlan> plan = internal::PlanModel(*model.paths, axes);
+  if (plan.ok()) return plan;
+  return InvalidArgument({"preset \"", name, "\": ", plan.status().message()});
 }
 
 bool IsPlanFile(absl::string_view plan) {

@@ -68,14 +68,16 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("", mesh).status(), Refuses("there is no \"\""));
   EXPECT_THAT(PresetPlan("tp+", mesh).status(), Refuses("there is no \"\""));
   EXPECT_THAT(PresetPlan("best", mesh).status(),
-              Refuses("zero1, zero2, fsdp, hsdp, cp, tp, sp, none"));
+              Refuses("zero1, zero2, fsdp, hsdp, cp, pp, tp, sp, none"));
   EXPECT_THAT(PresetPlan("dp+fsdp", mesh).status(), Refuses("dp and fsdp exclude one another"));
   EXPECT_THAT(PresetPlan("tp+tp", mesh).status(), Refuses("tp and tp exclude one another"));
   EXPECT_THAT(PresetPlan("none+tp", mesh).status(), Refuses("none and tp exclude one another"));
   EXPECT_THAT(PresetPlan("sp", mesh).status(), Refuses("write tp+sp"));
   EXPECT_THAT(PresetPlan("cp+tp", mesh).status(), Refuses("cp wants an axis cp"));
   EXPECT_THAT(PresetPlan("tp", Mesh("dp=2")).status(), Refuses("tp wants an axis tp"));
-  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,pp=2")).status(), Refuses("no use for the axis 'pp'"));
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,ep=2")).status(), Refuses("no use for the axis 'ep'"));
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,pp=2")).status(), Refuses("blocks is not known"));
+  EXPECT_THAT(PresetPlan("pp", Mesh("pp=3"), {.blocks = 2}).status(), Refuses("has 2 blocks"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "spiral"}).status(),
               Refuses("spiral"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
@@ -114,9 +116,9 @@ TEST(PlannedModels, AreAllModelTypes) {
 
 TEST(PresetNames, AllApplyToAllModels) {
   const std::vector<std::string> names = PresetNames();
-  EXPECT_EQ(names.size(), 36);
+  EXPECT_EQ(names.size(), 72);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-  const DeviceMesh mesh = Mesh("a=2,b=2,cp=2,tp=2;dp=a*b");
+  const DeviceMesh mesh = Mesh("pp=2,a=2,b=2,cp=2,tp=2;dp=a*b");
   EXPECT_GE(ModelTypes().size(), 6);
   for (const std::string& type : ModelTypes()) {
     const std::string config = ConfigOf(type, 4);
@@ -127,9 +129,9 @@ TEST(PresetNames, AllApplyToAllModels) {
       DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
     }
     // By a name or by options, a model's plan is the same.
-    const DeviceMesh flat = Mesh("dp=2,tp=2");
+    const DeviceMesh flat = Mesh("dp=2,pp=2,tp=2");
     DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
-    EXPECT_THAT(PresetPlan("dp+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
+    EXPECT_THAT(PresetPlan("dp+pp+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
   }
 }
 
@@ -179,7 +181,7 @@ TEST(PresetPlan, NamesTheMeshOnWhichRanksShareHeads) {
 TEST(DefaultPreset, MentionsTheAxesThatThereAre) {
   EXPECT_EQ(DefaultPreset(Mesh("tp=2,dp=2")), "dp+tp+sp");
   EXPECT_EQ(DefaultPreset(Mesh("cp=2")), "cp");
-  EXPECT_EQ(DefaultPreset(Mesh("pp=2")), "none");
+  EXPECT_EQ(DefaultPreset(Mesh("pp=2")), "pp");
 }
 
 TEST(NamedPlan, ReadsFiles) {

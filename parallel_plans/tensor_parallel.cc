@@ -42,7 +42,8 @@ absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string
 }
 
 // Those axes of the options that the mesh has.
-internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& options) {
+internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& options,
+                           const internal::ModelConfig& config) {
   const auto if_there = [&](const std::string& axis) { return mesh.Find(axis).ok() ? axis : ""; };
   internal::ModelAxes axes;
   axes.tensor = if_there(options.axis);
@@ -50,7 +51,17 @@ internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& 
   axes.data = if_there(options.data_axis);
   axes.context = if_there(options.context_axis);
   axes.context_pattern = options.context_pattern;
+  axes.pipeline = if_there(options.pipeline_axis);
+  axes.stages = SizeOf(mesh, options.pipeline_axis);
+  axes.blocks = internal::BlocksOf(config);
   return axes;
+}
+
+absl::StatusOr<TensorParallelism> PlanOn(const DeviceMesh& mesh, const internal::ModelPaths& paths,
+                                         const internal::ModelAxes& axes) {
+  absl::StatusOr<ParallelPlan> plan = internal::PlanModel(paths, axes);
+  if (plan.ok()) return TensorParallelism{mesh, *std::move(plan)};
+  return InvalidArgument({"PlanTensorParallel: ", plan.status().message()});
 }
 
 }  // namespace
@@ -65,11 +76,9 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  internal::ModelAxes axes = AxesOn(mesh, options);
+  internal::ModelAxes axes = AxesOn(mesh, options, config);
   const int64_t ranks = SizeOf(mesh, options.axis);
-  if (ranks <= config.kv_heads) {
-    return TensorParallelism{mesh, internal::PlanModel(internal::kTransformerPaths, axes)};
-  }
+  if (ranks <= config.kv_heads) return PlanOn(mesh, internal::kTransformerPaths, axes);
   if (config.fused_projections) {
     return InvalidArgument({"PlanTensorParallel: ", absl::StrCat(config.kv_heads),
                             " key/value heads on ", absl::StrCat(ranks), " ranks of \"",
@@ -80,21 +89,21 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   axes.key_value = internal::KeyValueAxesOf(options.axis);
   DT_ASSIGN_OR_RETURN(DeviceMesh cut,
                       CutForHeads(mesh, options.axis, axes.key_value, config.kv_heads, ranks));
-  return TensorParallelism{std::move(cut), internal::PlanModel(internal::kTransformerPaths, axes)};
+  return PlanOn(cut, internal::kTransformerPaths, axes);
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  return TensorParallelism{mesh, internal::PlanModel(internal::kGpt2Paths, AxesOn(mesh, options))};
+  return PlanOn(mesh, internal::kGpt2Paths, AxesOn(mesh, options, config));
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  return TensorParallelism{mesh, internal::PlanModel(internal::kBertPaths, AxesOn(mesh, options))};
+  return PlanOn(mesh, internal::kBertPaths, AxesOn(mesh, options, config));
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_face_config_json,

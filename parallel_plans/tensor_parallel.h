@@ -37,6 +37,7 @@ struct TensorParallelOptions {
   std::string axis = "tp";          // shards layers
   std::string data_axis = "dp";     // shards the batch
   std::string context_axis = "cp";  // shards the sequence, as ContextParallel
+  std::string pipeline_axis = "pp";  // cuts the model into stages, as PipelinePlan; one axis
   // Between blocks the sequence is sharded on `axis`. Saved activations shrink to 1/size, and each
   // all-reduce becomes a reduce-scatter and an all-gather.
   bool sequence_parallel = true;

@@ -1,8 +1,14 @@
 #include "dtensor/parallel_plans/transformer_plan.h"
 
+#include <numeric>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/stage.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 
@@ -74,6 +80,24 @@ ParallelPlan ContextParallelPlan(std::string axis, std::string pattern, std::str
 ParallelPlan FullyShardPlan(const std::string& axis, int64_t level, const ShardUnits& units) {
   const FullyShard style(axis, level);
   return ParallelPlan({{units.blocks, style}, {units.ends, style}, {"", style}});
+}
+
+ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t blocks, bool tied,
+                          const StagePaths& paths) {
+  DT_REQUIRE(1 <= stages && stages <= blocks,
+             "PipelinePlan: there are fewer blocks than stages; give each stage a block");
+  ParallelPlan plan({{paths.before, Stage(axis, 0)}});
+  int64_t block = 0;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const int64_t end = block + blocks / stages + (stage < blocks % stages ? 1 : 0);
+    std::vector<int64_t> mine(end - block);
+    std::iota(mine.begin(), mine.end(), block);
+    const std::string pattern = absl::StrCat(paths.blocks, ".{", absl::StrJoin(mine, ","), "}");
+    plan.Add({pattern, Stage(axis, stage)});
+    block = end;
+  }
+  plan.Add({paths.after, Stage(axis, tied ? 0 : stages - 1)});
+  return plan;
 }
 
 }  // namespace dtensor

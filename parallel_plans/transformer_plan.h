@@ -57,6 +57,24 @@ inline constexpr ShardUnits kBertUnits = {"encoder.layer.*", "{embeddings,pooler
 ParallelPlan FullyShardPlan(const std::string& axis, int64_t level = 3,
                             const ShardUnits& units = kTransformerUnits);
 
+// Paths of what a pipeline is cut into: the list of blocks, and what comes before and after them.
+struct StagePaths {
+  const char *before, *blocks, *after;
+};
+inline constexpr StagePaths kTransformerStages = {"model.embed_tokens", "model.layers",
+                                                  "{model.norm,lm_head}"};
+inline constexpr StagePaths kGpt2Stages = {"transformer.{wte,wpe,drop}", "transformer.h",
+                                           "{transformer.ln_f,lm_head}"};
+inline constexpr StagePaths kBertStages = {"embeddings", "encoder.layer", "pooler"};
+
+// Cuts a model into the stages of `axis` (stage.h), which has `stages` ranks: equal numbers of
+// blocks for each stage, or one more for the first ones; what comes before the blocks in the first
+// stage, and what comes after them in the last one. With `tied`, a head that shares the embedding's
+// weight, what comes after is in the first stage, too: the activations return there. Requires:
+// 1 <= stages <= blocks.
+ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t blocks, bool tied,
+                          const StagePaths& paths = kTransformerStages);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_PARALLEL_PLANS_TRANSFORMER_PLAN_H_

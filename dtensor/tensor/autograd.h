@@ -6,10 +6,10 @@
 // different layouts. Those of one layout are added where they are, and they are redistributed only
 // when an operator needs the sum. So the gradients of q, k and v with respect to their common input
 // are added first and need one reduce-scatter, and a parameter's gradient stays Partial until
-// ReduceGradients. Exception: the gradients of a gather group (gather_group.h) that shards
-// gradients are reduced during Backward, when the last of the group has arrived. And what comes
-// from another mesh (Redistribute) is moved to the tensor's own mesh first, each contribution by
-// itself.
+// ReduceGradients. Two exceptions: the gradients of a gather group (gather_group.h) that shards
+// gradients are reduced during Backward, when the last of the group has arrived. And a
+// redistribution to another mesh is recorded: gradients are added up on that mesh, and their sum is
+// moved back once.
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 

@@ -168,6 +168,32 @@ TEST(Stages, GradientsAreThoseOfOneMesh) {
   }
 }
 
+// y is read twice on the second mesh, where its gradients are added up before they move.
+TEST(Stages, AGradientMovesBackOnce) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh first = Mesh("tp=1@0"), second = Mesh("tp=1@1");
+    DT_ASSIGN_OR_RETURN(auto x, Leaf(context, first, {Replicate()}, {64}, 1));
+    DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute(Layout::Replicated(second, 1)));
+    for (const bool again : {false, true}) {  // a redistribution is not consumed
+      context.communicator().ResetTraffic();
+      DT_RETURN_IF_ERROR(Backward(Sum(Add(Mul(y, y), Scale(y, 3)), {0})));
+      int64_t calls = 0, bytes = 0;
+      for (const auto& [key, traffic] : context.communicator().traffic()) {
+        calls += traffic.calls;
+        bytes += traffic.bytes;
+      }
+      EXPECT_EQ(calls, 1);
+      EXPECT_EQ(bytes, context.rank() == 0 ? 64 * 8 : 0);
+      DT_ASSIGN_OR_RETURN(const Values values, Everywhere(x));
+      DT_ASSIGN_OR_RETURN(const Values gradient, Everywhere(x.grad()));
+      for (int i = 0; i < 64; ++i) {
+        EXPECT_NEAR(gradient[i], (again ? 2 : 1) * (2 * values[i] + 3), 1e-12);
+      }
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // Rank 1 has a stand-in for x, of which it wants no gradient.
 TEST(Stages, RanksThatDisagreeOnWhetherAGradientIsWantedAreTold) {
   std::vector<std::string> heard(2);

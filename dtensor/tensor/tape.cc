@@ -68,11 +68,15 @@ absl::Status Tape::Accumulate(Slot& slot, Contribution more) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dtype) {
+// To the type in which the leaf's gradient is kept.
+absl::Status Tape::ConvertFor(const TensorImpl& leaf, Contribution& more) {
+  const DType dtype = leaf.grad_dtype.value_or(more.spec->dtype);
+  if (dtype == more.spec->dtype) return absl::OkStatus();
   DT_ASSIGN_OR_RETURN(SpecPtr spec, context_.Intern(more.spec->layout, more.spec->shape, dtype));
   DT_ASSIGN_OR_RETURN(Tensor local, NewTensor(spec));
   DT_RETURN_IF_ERROR(kernels::Unary(context_.device(), kernels::UnaryOp::kCopy, more.local, local));
-  return Contribution{std::move(spec), std::move(local), true};
+  more = {std::move(spec), std::move(local), true};
+  return absl::OkStatus();
 }
 
 // The entry of an operator that will be visited.
@@ -85,35 +89,16 @@ Tape::Pending& Tape::PendingOf(const std::shared_ptr<Node>& node) {
   return pending;
 }
 
-// The gradient of a tensor that was redistributed to another mesh comes from there.
-absl::Status Tape::MoveToMeshOf(const Edge& edge, Contribution& more) {
-  const bool at_leaf = edge.leaf != nullptr;
-  const Spec& place = at_leaf ? *edge.leaf->spec : *edge.node->decision->results[edge.index];
-  if (place.mesh_digest == more.spec->mesh_digest) return absl::OkStatus();
-  DT_ASSIGN_OR_RETURN(const SpecPtr wanted,
-                      context_.Intern(place.layout.Dual(), place.shape, more.spec->dtype));
-  const uint64_t lineage = at_leaf ? edge.leaf->lineage.id : edge.node->lineage;
-  const TraceReason reason(context_.tracer(), TraceCause::kGradient, edge.index);
-  DT_RETURN_IF_ERROR(MakeNow(more));
-  return MoveTo(more, wanted.get(),
-                {options_.who, MixLineage(options_.lineage, lineage), kGradientLineage});
-}
-
 // Adds it at the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   if (edge.leaf != nullptr) {
     DT_RETURN_IF_ERROR(MakeNow(more));
-    const DType dtype = edge.leaf->grad_dtype.value_or(more.spec->dtype);
-    if (dtype != more.spec->dtype) {
-      DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
-    }
-    DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
+    DT_RETURN_IF_ERROR(ConvertFor(*edge.leaf, more));
     auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
     if (fresh) leaves_.push_back(edge.leaf);
     return Accumulate(it->second, std::move(more));
   }
   if (edge.node == nullptr) return absl::OkStatus();
-  DT_RETURN_IF_ERROR(MoveToMeshOf(edge, more));
   return Accumulate(PendingOf(edge.node).slots[edge.index], std::move(more));
 }
 
@@ -258,6 +243,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   if (!walk_.Runs(node)) return absl::OkStatus();
   const WorkScope scope(context_, node.scope);
   if (node.replay != nullptr) return RunAgain(node, slots);
+  if (node.changes_mesh) return MoveBack(node, slots[0]);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
   const bool on_mesh = decision.on_mesh;
@@ -303,6 +289,30 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   }
   Forget(node);
   return absl::OkStatus();
+}
+
+// Moves the sum of what arrived to the mesh of the tensor that was redistributed. Contributions in
+// one layout are moved as they are: the move itself reduces those that are Partial.
+absl::Status Tape::MoveBack(const Node& node, Slot& slot) {
+  if (slot.empty() || !walk_.Wants(node.edges[0])) return absl::OkStatus();
+  const Decision& decision = *node.decision;
+  const ExchangeCaller caller(options_.who, MixLineage(options_.lineage, node.lineage),
+                              kGradientLineage);
+  const TraceReason reason(context_.tracer(), TraceCause::kGradient, 0);
+  Contribution sum = slot[0];
+  if (slot.size() > 1) {
+    DT_ASSIGN_OR_RETURN(sum.spec, context_.Intern(decision.result_gradient_specs[0]->layout,
+                                                  sum.spec->shape, sum.spec->dtype));
+    DT_ASSIGN_OR_RETURN(sum.local, Settle(slot, sum.spec, caller));
+    sum.late = nullptr;
+  }
+  slot.clear();
+  DT_RETURN_IF_ERROR(MakeNow(sum));
+  if (node.edges[0].leaf != nullptr) DT_RETURN_IF_ERROR(ConvertFor(*node.edges[0].leaf, sum));
+  DT_ASSIGN_OR_RETURN(const SpecPtr wanted, context_.Intern(decision.gradients[0]->layout,
+                                                            sum.spec->shape, sum.spec->dtype));
+  DT_RETURN_IF_ERROR(MoveTo(sum, wanted.get(), caller));
+  return Deliver(node.edges[0], std::move(sum));
 }
 
 // Runs the function of a Recompute() again. Its operators are now the last recorded, so they are
@@ -393,14 +403,13 @@ absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImp
   return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
 }
 
-// The gradient of `tensor`. If all contributions have one layout, on the tensor's mesh, it has that
-// layout; else the tensor's own. It is a value, because the same memory may have arrived at other
-// places too.
+// The gradient of `tensor`. If all contributions have one layout, it has that layout; else the
+// tensor's own. It is a value, because the same memory may have arrived at other places too.
 absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage) {
   Slot sum;
   for (Contribution& part : slot) DT_RETURN_IF_ERROR(Accumulate(sum, std::move(part)));
   SpecPtr spec = sum[0].spec;
-  if (sum.size() > 1 || spec->mesh_digest != tensor->spec->mesh_digest) {
+  if (sum.size() > 1) {
     DT_ASSIGN_OR_RETURN(
         spec, context_.Intern(tensor->spec->layout, tensor->spec->shape, sum[0].spec->dtype));
   }

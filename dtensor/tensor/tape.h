@@ -72,8 +72,7 @@ class Tape {
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
   absl::Status AddTo(Contribution& sum, Contribution more);
-  absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
-  absl::Status MoveToMeshOf(const Edge& edge, Contribution& more);
+  absl::Status ConvertFor(const TensorImpl& leaf, Contribution& more);
   Pending& PendingOf(const std::shared_ptr<Node>& node);
   absl::Status AddAt(const Edge& edge, Contribution more);
   absl::Status Arrived(const Edge& edge);
@@ -97,6 +96,7 @@ class Tape {
   absl::Status RunBackward(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
+  absl::Status MoveBack(const Node& node, Slot& slot);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
   void Forget(Node& node);
   absl::Status Complete(const GatherWalk::Completed& completed);

@@ -178,6 +178,41 @@ const TensorImplPtr& Memory(const TensorImplPtr& impl) {
   return StillEqual(*impl, *twin, impl->twin_version) ? twin : impl;
 }
 
+// Names a node of a redistribution to another mesh.
+const OpDef kChangeOfMesh = {.name = "Redistribute"};
+
+// Gives `moved`, which `impl` was redistributed to, its edge. On one mesh it is that of `impl`.
+absl::Status LinkMoved(const TensorImplPtr& impl, TensorImpl& moved) {
+  Context& context = *impl->context;
+  if (!context.recording()) return absl::OkStatus();
+  moved.edge = EdgeOf(impl);
+  if (!moved.edge.wanted() || !ChangesMesh(*impl, *moved.spec)) return absl::OkStatus();
+  const auto node = std::make_shared<Node>();
+  const CountedPtr<Decision> decision(new Decision);
+  const auto keep = [&](SpecPtr spec) {
+    decision->kept.push_back(std::move(spec));
+    return decision->kept.back().get();
+  };
+  const auto dual_of = [&](const Spec& spec) {
+    return context.Intern(spec.layout.Dual(), spec.shape, spec.dtype);
+  };
+  DT_ASSIGN_OR_RETURN(SpecPtr gradient, dual_of(*impl->spec));
+  DT_ASSIGN_OR_RETURN(SpecPtr result_gradient, dual_of(*moved.spec));
+  decision->op = &kChangeOfMesh;
+  decision->operands.push_back(keep(impl->spec));
+  decision->gradients.push_back(keep(std::move(gradient)));
+  decision->results.push_back(keep(moved.spec));
+  decision->result_gradient_specs.push_back(keep(std::move(result_gradient)));
+  node->decision = DecisionPtr(decision.get());
+  node->sequence = context.NextSequence();
+  node->lineage = moved.lineage.id;
+  node->scope = context.scope();
+  node->changes_mesh = true;
+  node->edges.push_back(std::move(moved.edge));
+  moved.edge = {node, 0, nullptr};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target) {
@@ -356,7 +391,7 @@ absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, cons
     DT_ASSIGN_OR_RETURN(value, Move(*memory, target, caller, may_be_late));
     value->is_handed_out = true;
   }
-  if (impl->context->recording()) value->edge = EdgeOf(impl);
+  DT_RETURN_IF_ERROR(LinkMoved(impl, *value));
   value->stopped_by = impl->stopped_by;
   value->loses_gradient = impl->loses_gradient;
   return value;
@@ -391,7 +426,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
   TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *target, *plan));
   moved->lineage = MovedLineage(*impl, *target);
   moved->is_expanded = StaysExpanded(*impl, *plan);
-  if (context.recording()) moved->edge = EdgeOf(impl);
+  DT_RETURN_IF_ERROR(LinkMoved(impl, *moved));
   Tensor source, root;
   if (plan->plan().in_place()) {
     DT_ASSIGN_OR_RETURN(source, Consume(*impl));

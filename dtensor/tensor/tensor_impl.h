@@ -149,6 +149,9 @@ struct Node {
   // Set for a Recompute(), in place of a backward. Its first edges are those of its operands, the
   // others those of leaves that it reads.
   std::unique_ptr<Replay> replay;
+  // It is no operator, but a redistribution to another mesh: gradients are added up on that mesh,
+  // and their sum is moved back. Not consumed by a Backward, as other redistributions are not.
+  bool changes_mesh = false;
   bool consumed = false;  // by a Backward, which cleared what follows
   // Those of the operands, along which their gradients flow. Unless it has a replay: further ones
   // lead to operators that are visited after this one in any case, even if no gradient arrives.

@@ -43,12 +43,12 @@ std::string DefaultText() {
 
 void DeclarePlan(CLI::App& app, ProgramFlags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--mesh", flags.mesh, "sizes of axes; presets know dp, cp and tp")
+  app.add_option("--mesh", flags.mesh, "sizes of axes; presets know dp, cp, pp and tp")
       ->capture_default_str();
   app.add_option(
       "--plan", config.plan,
       "a file of a plan's lines (a path with a / or a .), or a preset: some of dp, zero1, "
-      "zero2, fsdp, hsdp, cp, tp, sp, none, joined by + (default: the mesh's axes, as "
+      "zero2, fsdp, hsdp, cp, pp, tp, sp, none, joined by + (default: the mesh's axes, as "
       "dp+tp+sp)");
   app.add_option("--recompute", config.recompute,
                  "modules that are computed again in backward, as 'model.layers.*'")
@@ -70,6 +70,9 @@ void DeclarePlan(CLI::App& app, ProgramFlags& flags) {
 void DeclareRun(CLI::App& app, ProgramFlags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--batch", config.batch, "sequences a step, over all ranks")
+      ->capture_default_str();
+  app.add_option("--micro-batches", config.micro_batches,
+                 "parts of a batch, which go through the stages of pp one after the other")
       ->capture_default_str();
   app.add_option("--seq", config.sequence, "tokens a sequence")->capture_default_str();
   app.add_option("--steps", config.steps, "training steps, at most")->capture_default_str();

@@ -22,19 +22,24 @@
 namespace dtensor::training {
 namespace {
 
-// The global values of any floating-point tensor. Collective.
-absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor) {
+// The global values of any floating-point tensor, on all ranks of `mesh`: a stage of a pipeline has
+// tensors on some of them only. Collective.
+absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor,
+                                            const DeviceMesh& mesh) {
   const NoGrad no_grad(tensor.context());
   DT_ASSIGN_OR_RETURN(const DistributedTensor floats, Cast(tensor, DType::kF32));
-  return ToGlobal<float>(floats);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
+                      floats.Redistribute(Layout::Replicated(mesh, tensor.ndim())));
+  return ToGlobal<float>(whole);
 }
 
-absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, bool gradients) {
+absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, const DeviceMesh& mesh,
+                                                bool gradients) {
   std::vector<NamedTensor> out;
   absl::Status status;
   trainer.model().VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     if (!status.ok()) return;
-    auto values = AsFloats(gradients ? parameter.tensor.grad() : parameter.tensor);
+    auto values = AsFloats(gradients ? parameter.tensor.grad() : parameter.tensor, mesh);
     status = values.status();
     if (status.ok())
       out.push_back({path, {parameter.shape.begin(), parameter.shape.end()}, *std::move(values)});
@@ -123,12 +128,12 @@ class RankRun {
   }
 
   absl::Status KeepTensors() {
-    DT_ASSIGN_OR_RETURN(auto weights, Gather(*trainer_, /*gradients=*/false));
+    DT_ASSIGN_OR_RETURN(auto weights, Gather(*trainer_, config_.mesh, /*gradients=*/false));
     const std::vector<int32_t> tokens = corpus_.TrainingBatch(config_.batch, config_.seed, 0);
     const RandomState random = context_.random();  // the first step draws what this has drawn
     DT_RETURN_IF_ERROR(trainer_->LossAndGradients(tokens).status());
     context_.random() = random;
-    DT_ASSIGN_OR_RETURN(auto gradients, Gather(*trainer_, /*gradients=*/true));
+    DT_ASSIGN_OR_RETURN(auto gradients, Gather(*trainer_, config_.mesh, /*gradients=*/true));
     trainer_->model().VisitParameters(
         [](const std::string&, Parameter& parameter) { parameter.tensor.ClearGrad(); });
     if (context_.rank() != 0) return absl::OkStatus();

@@ -37,6 +37,7 @@ absl::Status CheckRanges(const TrainConfig& config) {
        {Range{"--dim", model.dim, 1, 1 << 16}, Range{"--layers", model.layers, 1, 10'000},
         Range{"--heads", model.heads, 1, 1 << 16}, Range{"--kv-heads", model.kv_heads, 1, 1 << 16},
         Range{"--hidden", model.hidden, 0, 1 << 18}, Range{"--batch", config.batch, 1, 1 << 30},
+        Range{"--micro-batches", config.micro_batches, 1, config.batch},
         Range{"--seq", config.sequence, 1, 1 << 30},
         Range{"--steps", config.steps, 1, 1'000'000'000},
         Range{"--bucket-bytes", config.bucket_bytes, 0, int64_t{1} << 40},
@@ -56,15 +57,23 @@ absl::Status CheckMesh(const TrainConfig& config) {
                             " ranks are too many threads; take ", absl::StrCat(kMaxRanks),
                             " or fewer"});
   }
+  const int64_t part = config.batch / config.micro_batches;
+  if (part * config.micro_batches != config.batch) {
+    return InvalidArgument({"--micro-batches: ", absl::StrCat(config.micro_batches),
+                            " do not divide the ", absl::StrCat(config.batch),
+                            " sequences of --batch; take a divisor of it"});
+  }
   const absl::StatusOr<AxisList> axes = config.mesh.Find("dp");
   if (!axes.ok() || config.allow_uneven) return absl::OkStatus();
   int64_t dp = 1;
   for (const int axis : *axes) dp *= config.mesh.axis_size(axis);
-  if (config.batch % dp == 0) return absl::OkStatus();
+  if (part % dp == 0) return absl::OkStatus();
+  const bool is_cut = config.micro_batches > 1;
   return InvalidArgument({"--mesh: dp=", absl::StrCat(dp), " does not divide the ",
-                          absl::StrCat(config.batch), " sequences of --batch; take another dp, a ",
-                          "--batch that is a multiple of ", absl::StrCat(dp),
-                          ", or --allow-uneven"});
+                          absl::StrCat(part), " sequences of ",
+                          is_cut ? "each of --micro-batches" : "--batch",
+                          "; take another dp, a --batch that is a multiple of ",
+                          absl::StrCat(dp * config.micro_batches), ", or --allow-uneven"});
 }
 
 }  // namespace
@@ -150,18 +159,36 @@ TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
     return InvalidArgument({"a batch has ", absl::StrCat(batch * (sequence + 1)), " tokens, got ",
                             absl::StrCat(tokens.size())});
   }
+  const int64_t parts = config_.micro_batches, rows = batch / parts;
+  TensorOr loss;
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t size = rows * (sequence + 1);
+    TensorOr part = ForwardPart(tokens.subspan(i * size, size));
+    if (parts > 1) part = Scale(part, 1.0 / static_cast<double>(parts));
+    loss = i == 0 ? part : Add(loss, part);
+    DT_RETURN_IF_ERROR(loss.status());
+  }
+  return loss;
+}
+
+TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens) {
+  const int64_t sequence = config_.sequence;
+  const int64_t rows = static_cast<int64_t>(tokens.size()) / (sequence + 1);
   std::vector<int32_t> ids, targets;
-  for (int64_t b = 0; b < batch; ++b) {
+  for (int64_t b = 0; b < rows; ++b) {
     const auto row = tokens.subspan(b * (sequence + 1), sequence + 1);
     ids.insert(ids.end(), row.begin(), row.end() - 1);
     targets.insert(targets.end(), row.begin() + 1, row.end());
   }
   // Every rank has all tokens and drops those that it does not need, without communication.
   const Layout whole = Layout::Replicated(config_.mesh, 2);
-  const TensorOr logits = (*model_)(Distribute<int32_t>(context_, whole, {batch, sequence}, ids));
-  return Mean(
-      CrossEntropy(logits, Distribute<int32_t>(context_, whole, {batch, sequence}, targets)),
-      {0, 1});
+  DT_ASSIGN_OR_RETURN(
+      const DistributedTensor logits,
+      (*model_)(Distribute<int32_t>(context_, whole, {rows, sequence}, ids)));
+  // Of a pipeline, the logits are on the last stage's mesh.
+  const Layout there = Layout::Replicated(logits.mesh(), 2);
+  return Mean(CrossEntropy(logits, Distribute<int32_t>(context_, there, {rows, sequence}, targets)),
+              {0, 1});
 }
 
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {

@@ -46,6 +46,7 @@ struct TrainConfig {
   std::optional<PretrainedModel> pretrained;  // used instead of `model`
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
+  int64_t micro_batches = 1;  // parts of a batch, which go through a pipeline one after the other
   double lr = 3e-3, clip = 1.0;
   int64_t warmup = 50;  // steps over which lr rises linearly
   AdamWOptions adamw;
@@ -56,9 +57,9 @@ struct TrainConfig {
   // The learning rate of a step, counted from 0: a warm-up, then constant.
   double LearningRate(int64_t step) const;
 
-  // Errors: kInvalidArgument, naming the flag, for a number out of its range, an axis "dp" that
-  // does not divide the batch (unless uneven shards are allowed), and more ranks than there can be
-  // threads.
+  // Errors: kInvalidArgument, naming the flag, for a number out of its range, a number of
+  // micro-batches that does not divide the batch, an axis "dp" that does not divide a micro-batch
+  // (unless uneven shards are allowed), and more ranks than there can be threads.
   absl::Status Validate() const;
 };
 
@@ -98,7 +99,9 @@ class Trainer {
 
  private:
   Trainer(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
+  // The mean loss of a batch, and of a micro-batch.
   TensorOr Forward(absl::Span<const int32_t> tokens);
+  TensorOr ForwardPart(absl::Span<const int32_t> tokens);
   TrainingState State();
 
   Context& context_;
