@@ -65,6 +65,11 @@ absl::Status CheckStages(const ModelAxes& axes) {
     return InvalidArgument({axis, ", and its number of blocks is not known; give its "
                             "configuration (PresetOptionsFor)"});
   }
+  if (axes.blocks.tied && axes.stages > 1) {
+    return InvalidArgument({axis, ", and its head has the embedding's weight, which cannot lie in "
+                            "the first stage and in the last; set tie_embeddings to false, or take "
+                            "no such axis"});
+  }
   if (axes.stages <= axes.blocks.count) return absl::OkStatus();
   return InvalidArgument({axis, ", and it has ", absl::StrCat(axes.blocks.count),
                           " blocks; take at most as many stages"});
@@ -85,8 +90,7 @@ absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes&
   ParallelPlan plan;
   if (!axes.pipeline.empty()) {
     DT_RETURN_IF_ERROR(CheckStages(axes));
-    plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks.count, axes.blocks.tied,
-                          model.stages));
+    plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks.count, model.stages));
   }
   if (!axes.tensor.empty()) {
     plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));

@@ -70,8 +70,8 @@ struct ModelAxes {
 // The two axes of which `axis` consists if ranks share key/value heads: `<axis>_kv`, `<axis>_rep`.
 KeyValueAxes KeyValueAxesOf(absl::string_view axis);
 
-// Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, or their number is
-// not known.
+// Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, if their number is
+// not known, and if the head has the embedding's weight.
 absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes);
 
 }  // namespace dtensor::internal

@@ -68,7 +68,7 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
 // nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
 // an axis that is not dp, cp, pp or tp and not in a group of such a name; more stages than blocks,
-// or a number of blocks that is not known; a context pattern that is
+// a number of blocks that is not known, or a head that has the embedding's weight, with pp; a context pattern that is
 // unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
 // than tp ranks if these can share them, with the mesh on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,

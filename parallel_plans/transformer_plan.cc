@@ -82,7 +82,7 @@ ParallelPlan FullyShardPlan(const std::string& axis, int64_t level, const ShardU
   return ParallelPlan({{units.blocks, style}, {units.ends, style}, {"", style}});
 }
 
-ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t blocks, bool tied,
+ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t blocks,
                           const StagePaths& paths) {
   DT_REQUIRE(1 <= stages && stages <= blocks,
              "PipelinePlan: there are fewer blocks than stages; give each stage a block");
@@ -96,7 +96,7 @@ ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t block
     plan.Add({pattern, Stage(axis, stage)});
     block = end;
   }
-  plan.Add({paths.after, Stage(axis, tied ? 0 : stages - 1)});
+  plan.Add({paths.after, Stage(axis, stages - 1)});
   return plan;
 }
 

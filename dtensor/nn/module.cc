@@ -42,6 +42,9 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
   }
   DT_RETURN_IF_ERROR(CheckMaterialized());
   if (!recomputes_) return Run(given);
+  for (DistributedTensor& x : given) {  // here, so that it does not cross again in Backward
+    DT_ASSIGN_OR_RETURN(x, AtMesh(x));
+  }
   const auto again = [this](absl::Span<const DistributedTensor> x) { return Run(x); };
   return Recompute(given, AsItTrains(again), recompute_options_);
 }
@@ -119,6 +122,13 @@ absl::Status Module::CheckMaterialized() const {
         " has no memory; Materialize the model, or apply a plan to it, before it is called"));
   }
   return absl::OkStatus();
+}
+
+TensorOr Module::AtMesh(const DistributedTensor& x) const {
+  if (!mesh_.has_value()) return x;
+  const WorkScope work(x.context(), this, path_);
+  TensorOr moved = AtEdges(x, {}, &ModuleEdge::input, 0, &*mesh_);
+  return moved.ok() ? moved : WithPath(moved.status());
 }
 
 TensorOr Module::AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side,

@@ -223,6 +223,7 @@ class Module {
   TensorsOr Run(absl::Span<const DistributedTensor> operands);
   // Result `index`, moved to the output edges and finished.
   TensorOr Deliver(const DistributedTensor& computed, int index);
+  TensorOr AtMesh(const DistributedTensor& x) const;
   // Operand or result `index`, moved to the edges of one side.
   TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side,
                   int index) const;

@@ -41,6 +41,7 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct DispatchCache;  // dispatch_cache.h
+class LateSend;        // late_send.h
 class LateValues;      // late_values.h
 class RecomputedRun;   // collective_results.h
 class ScopeObserver;   // work_scope.h
@@ -211,6 +212,13 @@ class Context {
   // Notes that LateValues which are not made yet will read `source`: FinishReads() makes them.
   void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
   void ForgetReads();
+  // While this is on, redistributions by which this rank only sends to another mesh are put off
+  // (late_send.h), until FinishLateSends is called for these meshes or, with null, for all.
+  bool defers_sends() const { return defers_sends_; }
+  void set_defers_sends(bool on) { defers_sends_ = on; }
+  void AddLateSend(std::shared_ptr<LateSend> send) { late_sends_.push_back(std::move(send)); }
+  bool has_late_sends() const { return !late_sends_.empty(); }
+  absl::Status FinishLateSends(const Spec* from = nullptr, const Spec* to = nullptr);
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
@@ -263,6 +271,8 @@ class Context {
     std::weak_ptr<LateValues> reader;
   };
   std::vector<LateRead> late_reads_;  // few or none
+  bool defers_sends_ = false;
+  std::vector<std::shared_ptr<LateSend>> late_sends_;  // in order
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
   const OverlapOptions overlap_;
   std::unique_ptr<Tables> tables_;

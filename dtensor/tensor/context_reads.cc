@@ -6,6 +6,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tensor/late_send.h"
 #include "dtensor/tensor/late_values.h"
 
 namespace dtensor {
@@ -31,6 +32,7 @@ void Context::AddLateRead(const Tensor& source, const std::shared_ptr<LateValues
 }
 
 absl::Status Context::FinishBegun() {
+  DT_RETURN_IF_ERROR(FinishLateSends());
   for (const LateRead& read : std::exchange(late_reads_, {})) {
     if (const auto values = read.reader.lock()) DT_RETURN_IF_ERROR(values->Make());
   }
@@ -43,6 +45,21 @@ absl::Status Context::FinishBegun() {
 void Context::ForgetReads() {
   reads_.clear();
   late_reads_.clear();
+  late_sends_.clear();
+}
+
+absl::Status Context::FinishLateSends(const Spec* from, const Spec* to) {
+  absl::Status status;
+  std::vector<std::shared_ptr<LateSend>> others;
+  for (std::shared_ptr<LateSend>& send : std::exchange(late_sends_, {})) {
+    if (from == nullptr || send->IsBetween(*from, *to)) {
+      status.Update(send->Make());
+    } else {
+      others.push_back(std::move(send));
+    }
+  }
+  late_sends_ = std::move(others);
+  return status;
 }
 
 absl::Status Context::FinishLateReads(const std::weak_ptr<const void>& storage) {

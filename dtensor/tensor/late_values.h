@@ -8,7 +8,9 @@
 //                 If it is reduce-scattered, rows that are computed are sent while others are still
 //                 being computed; any other user has all of it computed at once.
 //
-// They exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls Settle()
+//   LateSend      a redistribution from which this rank receives nothing (late_send.h).
+//
+// The first two exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls Settle()
 // first, which makes its values (tensor_impl.h). The tensors that LateValues will read are not
 // overwritten before that (Context::AddLateRead). A LateGather must be made at the same place of
 // the program on all ranks, as the result of Redistribute() with `async` must be used.

@@ -1,6 +1,7 @@
 #include "dtensor/tensor/tape.h"
 
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,7 @@ absl::Status Tape::Run(const Edge& root, Contribution first) {
     pending_.erase(last);
     DT_RETURN_IF_ERROR(Visit(*pending.node, pending.slots));
   }
+  DT_RETURN_IF_ERROR(context_.FinishLateSends());
   DT_RETURN_IF_ERROR(FinishGroups());
   return FinishBuckets();
 }
@@ -243,7 +245,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   if (!walk_.Runs(node)) return absl::OkStatus();
   const WorkScope scope(context_, node.scope);
   if (node.replay != nullptr) return RunAgain(node, slots);
-  if (node.changes_mesh) return MoveBack(node, slots[0]);
+  if (node.changes_mesh) return CrossMeshes(node, slots[0]);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
   const bool on_mesh = decision.on_mesh;
@@ -291,10 +293,23 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   return absl::OkStatus();
 }
 
-// Moves the sum of what arrived to the mesh of the tensor that was redistributed. Contributions in
-// one layout are moved as they are: the move itself reduces those that are Partial.
-absl::Status Tape::MoveBack(const Node& node, Slot& slot) {
-  if (slot.empty() || !walk_.Wants(node.edges[0])) return absl::OkStatus();
+// Moves the sum of what arrived to the mesh of the tensor that was redistributed. Afterwards this
+// rank sends what it has put off (LateSend), since its peers are done with what came before.
+absl::Status Tape::CrossMeshes(const Node& node, Slot& slot) {
+  std::optional<Contribution> sum;
+  if (!slot.empty() && walk_.Wants(node.edges[0])) {
+    DT_ASSIGN_OR_RETURN(sum, MovedBack(node, slot));
+  }
+  if (walk_.IsLastChange(node)) {
+    const Decision& decision = *node.decision;
+    DT_RETURN_IF_ERROR(context_.FinishLateSends(decision.operands[0], decision.results[0]));
+  }
+  return sum.has_value() ? Deliver(node.edges[0], *std::move(sum)) : absl::OkStatus();
+}
+
+// Contributions in one layout are moved as they are: the move itself reduces those that are
+// Partial.
+absl::StatusOr<Contribution> Tape::MovedBack(const Node& node, Slot& slot) {
   const Decision& decision = *node.decision;
   const ExchangeCaller caller(options_.who, MixLineage(options_.lineage, node.lineage),
                               kGradientLineage);
@@ -303,7 +318,7 @@ absl::Status Tape::MoveBack(const Node& node, Slot& slot) {
   if (slot.size() > 1) {
     DT_ASSIGN_OR_RETURN(sum.spec, context_.Intern(decision.result_gradient_specs[0]->layout,
                                                   sum.spec->shape, sum.spec->dtype));
-    DT_ASSIGN_OR_RETURN(sum.local, Settle(slot, sum.spec, caller));
+    DT_ASSIGN_OR_RETURN(sum.local, Settle(slot, sum.spec.get(), caller));
     sum.late = nullptr;
   }
   slot.clear();
@@ -312,7 +327,7 @@ absl::Status Tape::MoveBack(const Node& node, Slot& slot) {
   DT_ASSIGN_OR_RETURN(const SpecPtr wanted, context_.Intern(decision.gradients[0]->layout,
                                                             sum.spec->shape, sum.spec->dtype));
   DT_RETURN_IF_ERROR(MoveTo(sum, wanted.get(), caller));
-  return Deliver(node.edges[0], std::move(sum));
+  return sum;
 }
 
 // Runs the function of a Recompute() again. Its operators are now the last recorded, so they are

@@ -96,7 +96,8 @@ class Tape {
   absl::Status RunBackward(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
-  absl::Status MoveBack(const Node& node, Slot& slot);
+  absl::Status CrossMeshes(const Node& node, Slot& slot);
+  absl::StatusOr<Contribution> MovedBack(const Node& node, Slot& slot);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
   void Forget(Node& node);
   absl::Status Complete(const GatherWalk::Completed& completed);

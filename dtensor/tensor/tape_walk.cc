@@ -73,6 +73,10 @@ bool MayHaveLedTo(const Node& walked, absl::Span<const Edge> targets) {
   });
 }
 
+std::pair<uint64_t, uint64_t> MeshesOf(const Node& node) {
+  return {node.decision->operands[0]->mesh_digest, node.decision->results[0]->mesh_digest};
+}
+
 void SortByAge(std::vector<const Node*>& nodes) {  // the oldest first
   std::sort(nodes.begin(), nodes.end(),
             [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
@@ -86,6 +90,7 @@ absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& r
   DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
     if (node.consumed) return WalkedBefore(who, node);
     walk.gathers_.Count(node, /*reduces=*/true);
+    if (node.changes_mesh) ++walk.changes_[MeshesOf(node)];
     for (const Edge& edge : node.edges) DT_RETURN_IF_ERROR(CheckGradientThere(who, edge.leaf));
     return CheckUnwritten(who, node);
   }));
@@ -127,6 +132,11 @@ bool TapeWalk::MarkIfLeads(const Node& node) {
   runs_.insert(node.sequence);
   gathers_.Count(node, /*reduces=*/false);
   return true;
+}
+
+bool TapeWalk::IsLastChange(const Node& node) {
+  const auto known = changes_.find(MeshesOf(node));
+  return known == changes_.end() || --known->second <= 0;
 }
 
 void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {

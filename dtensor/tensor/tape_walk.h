@@ -4,6 +4,7 @@
 #define DTENSOR_TENSOR_TAPE_WALK_H_
 
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -50,6 +51,10 @@ class TapeWalk {
   // What the walked operators need gathered, and which leaves are reduced during the walk.
   GatherWalk& gathers() { return gathers_; }
 
+  // Called when the walk has moved a gradient back over `node`, a change of mesh. Returns whether it
+  // will cross no other change between the same two meshes that it knew of when it began.
+  bool IsLastChange(const Node& node);
+
   // Whether the walk reaches the target.
   bool Reaches(const Edge& target) const { return reached_.contains(PlaceOf(target)); }
 
@@ -61,6 +66,8 @@ class TapeWalk {
   HashSet<GradientPlace> targets_, reached_;
   HashSet<uint64_t> runs_;  // sequence numbers; addresses may be reused by later nodes
   GatherWalk gathers_;
+  // How many changes of mesh are still to be crossed, by the digests of both meshes.
+  std::map<std::pair<uint64_t, uint64_t>, int> changes_;
 };
 
 }  // namespace dtensor

@@ -10,6 +10,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/late_send.h"
 #include "dtensor/tensor/late_values.h"
 #include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/op.h"
@@ -287,7 +288,7 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
     DT_ASSIGN_OR_RETURN(chunks, GatherInChunks(context, impl.spec, target));
   }
   if (chunks == nullptr) {
-    DT_ASSIGN_OR_RETURN(local, RunPlan(context, *plan, impl.local, caller));
+    DT_ASSIGN_OR_RETURN(local, RunOrSendLater(impl, impl.local, target, plan, caller));
     return absl::OkStatus();
   }
   DT_ASSIGN_OR_RETURN(late, LateGather::Create(context, chunks, impl.local, caller));
@@ -435,7 +436,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     root = AliasRoot(*impl);
   }
   if (!async) {
-    DT_ASSIGN_OR_RETURN(moved->local, RunPlan(context, *plan, source, caller));
+    DT_ASSIGN_OR_RETURN(moved->local, RunOrSendLater(*impl, source, target, plan, caller));
     return moved;
   }
   // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write

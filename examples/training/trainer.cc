@@ -11,6 +11,7 @@
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
@@ -153,29 +154,24 @@ absl::Status Trainer::Begin() {
   return LoadHuggingFace(*model_, config_.pretrained->folder).status();
 }
 
+absl::Status Trainer::CheckSize(absl::Span<const int32_t> tokens) const {
+  const int64_t wanted = config_.batch * (config_.sequence + 1);
+  if (static_cast<int64_t>(tokens.size()) == wanted) return absl::OkStatus();
+  return InvalidArgument({"a batch has ", absl::StrCat(wanted), " tokens, got ",
+                          absl::StrCat(tokens.size())});
+}
+
 TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
-  const int64_t batch = config_.batch, sequence = config_.sequence;
-  if (static_cast<int64_t>(tokens.size()) != batch * (sequence + 1)) {
-    return InvalidArgument({"a batch has ", absl::StrCat(batch * (sequence + 1)), " tokens, got ",
-                            absl::StrCat(tokens.size())});
-  }
-  const int64_t parts = config_.micro_batches, rows = batch / parts;
-  TensorOr loss;
-  for (int64_t i = 0; i < parts; ++i) {
-    const int64_t size = rows * (sequence + 1);
-    TensorOr part = ForwardPart(tokens.subspan(i * size, size));
-    if (parts > 1) part = Scale(part, 1.0 / static_cast<double>(parts));
-    loss = i == 0 ? part : Add(loss, part);
-    DT_RETURN_IF_ERROR(loss.status());
-  }
+  DT_RETURN_IF_ERROR(CheckSize(tokens));
+  TensorOr loss = ForwardPart(tokens, 0);
+  for (int64_t i = 1; i < config_.micro_batches; ++i) loss = Add(loss, ForwardPart(tokens, i));
   return loss;
 }
 
-TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens) {
-  const int64_t sequence = config_.sequence;
-  const int64_t rows = static_cast<int64_t>(tokens.size()) / (sequence + 1);
+TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
+  const int64_t sequence = config_.sequence, rows = config_.batch / config_.micro_batches;
   std::vector<int32_t> ids, targets;
-  for (int64_t b = 0; b < rows; ++b) {
+  for (int64_t b = index * rows; b < (index + 1) * rows; ++b) {
     const auto row = tokens.subspan(b * (sequence + 1), sequence + 1);
     ids.insert(ids.end(), row.begin(), row.end() - 1);
     targets.insert(targets.end(), row.begin() + 1, row.end());
@@ -185,15 +181,27 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens) {
   DT_ASSIGN_OR_RETURN(
       const DistributedTensor logits,
       (*model_)(Distribute<int32_t>(context_, whole, {rows, sequence}, ids)));
-  // Of a pipeline, the logits are on the last stage's mesh.
+  // The logits of a pipeline are on the last stage's mesh.
   const Layout there = Layout::Replicated(logits.mesh(), 2);
-  return Mean(CrossEntropy(logits, Distribute<int32_t>(context_, there, {rows, sequence}, targets)),
-              {0, 1});
+  const TensorOr loss =
+      Mean(CrossEntropy(logits, Distribute<int32_t>(context_, there, {rows, sequence}, targets)),
+           {0, 1});
+  if (config_.micro_batches == 1) return loss;
+  return Scale(loss, 1.0 / static_cast<double>(config_.micro_batches));
 }
 
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
-  DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
-  DT_RETURN_IF_ERROR(Backward(loss, {.bucket_bytes = config_.bucket_bytes}));
+  const BackwardOptions options = {.bucket_bytes = config_.bucket_bytes};
+  DistributedTensor loss;
+  if (config_.mesh.AxisIndex("pp").ok()) {
+    DT_RETURN_IF_ERROR(CheckSize(tokens));
+    DT_ASSIGN_OR_RETURN(
+        loss, RunPipeline(context_, config_.mesh, "pp", config_.micro_batches,
+                          [&](int64_t i) { return ForwardPart(tokens, i); }, options));
+  } else {
+    DT_ASSIGN_OR_RETURN(loss, Forward(tokens));
+    DT_RETURN_IF_ERROR(Backward(loss, options));
+  }
   DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
   return loss.Detach().Redistribute(Layout::Replicated(config_.mesh, 0));
 }

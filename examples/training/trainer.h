@@ -99,9 +99,10 @@ class Trainer {
 
  private:
   Trainer(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
-  // The mean loss of a batch, and of a micro-batch.
+  absl::Status CheckSize(absl::Span<const int32_t> tokens) const;
+  // The mean loss of a batch, and what a micro-batch contributes to it.
   TensorOr Forward(absl::Span<const int32_t> tokens);
-  TensorOr ForwardPart(absl::Span<const int32_t> tokens);
+  TensorOr ForwardPart(absl::Span<const int32_t> tokens, int64_t index);
   TrainingState State();
 
   Context& context_;

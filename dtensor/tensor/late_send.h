@@ -1,0 +1,48 @@
+// LateSend: a redistribution to a mesh that this rank is not on, put off. The rank only sends, and
+// needs no result; so it may first do something else that it also exchanges with those ranks, if
+// they want that first. In a pipeline's 1F1B schedule (parallel_plans/pipeline.h) a stage has
+// computed the next micro-batch before the stage after it has brought back the gradient of an
+// earlier one, and wants the next. Only for tensors and the tape.
+#ifndef DTENSOR_TENSOR_LATE_SEND_H_
+#define DTENSOR_TENSOR_LATE_SEND_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/tensor/late_values.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+
+class LateSend final : public LateValues {
+ public:
+  // Keeps what it refers to. `values`: the result, which has no elements here.
+  LateSend(Context& context, std::shared_ptr<const RankRedistributionPlan> plan,
+           const Tensor& source, Tensor values, const ExchangeCaller& caller);
+
+  // Whether it goes between the meshes of these tensors.
+  bool IsBetween(const Spec& from, const Spec& to) const;
+
+ private:
+  absl::Status MakeAll() override;
+  void Forget() override { source_ = Tensor(); }
+
+  const std::shared_ptr<const RankRedistributionPlan> plan_;
+  Tensor source_;
+  const std::string op_;
+  ExchangeCaller caller_;  // its `op` refers to op_
+};
+
+// Runs the plan for the redistribution of `impl`, whose elements are `source`, to `target`. If the
+// Context defers sends and this is one, it is put off until FinishLateSends(): the result has no
+// elements anyway.
+absl::StatusOr<Tensor> RunOrSendLater(const TensorImpl& impl, const Tensor& source,
+                                      const Spec* target,
+                                      std::shared_ptr<const RankRedistributionPlan> plan,
+                                      const ExchangeCaller& caller);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_LATE_SEND_H_

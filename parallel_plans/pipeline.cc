@@ -1,0 +1,86 @@
+#include "dtensor/parallel_plans/pipeline.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// While it lives, what this rank sends to the next stage waits until that stage has brought back a
+// gradient: it computes that first.
+class DeferredSends {
+ public:
+  explicit DeferredSends(Context& context) : context_(context) { context_.set_defers_sends(true); }
+  ~DeferredSends() { context_.set_defers_sends(false); }
+  DeferredSends(const DeferredSends&) = delete;
+  DeferredSends& operator=(const DeferredSends&) = delete;
+
+ private:
+  Context& context_;
+};
+
+absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int64_t micro_batches,
+                            const BackwardOptions& options) {
+  if (!mesh.Contains(context.rank())) {
+    return InvalidArgument({"RunPipeline: rank ", absl::StrCat(context.rank()), " is not on ",
+                            mesh.ToString(), "; give the mesh of all stages"});
+  }
+  if (micro_batches < 1) {
+    return InvalidArgument(
+        {"RunPipeline: ", absl::StrCat(micro_batches), " micro-batches; give 1 or more"});
+  }
+  if (!options.gradient.defined() && !options.retain_graph) return absl::OkStatus();
+  return InvalidArgument({"RunPipeline: options has a gradient, or retain_graph; each loss is ",
+                          "walked once, from a gradient of 1: Scale() it in `loss`"});
+}
+
+}  // namespace
+
+std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
+                                                int64_t micro_batches) {
+  const int64_t ahead = std::min(stages - 1 - stage, micro_batches);
+  std::vector<PipelineStep> steps;
+  for (int64_t i = 0; i < ahead; ++i) steps.push_back({false, i});
+  for (int64_t i = ahead; i < micro_batches; ++i) {
+    steps.push_back({false, i});
+    steps.push_back({true, i - ahead});
+  }
+  for (int64_t i = micro_batches - ahead; i < micro_batches; ++i) steps.push_back({true, i});
+  return steps;
+}
+
+TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
+                     int64_t micro_batches,
+                     const std::function<TensorOr(int64_t micro_batch)>& loss,
+                     const BackwardOptions& options) {
+  DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
+  const absl::StatusOr<int> index = mesh.AxisIndex(axis);
+  if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
+  const int64_t stage = mesh.Coordinate(context.rank())[*index], stages = mesh.axis_size(*index);
+  const int64_t ahead = stages - 1 - stage;
+  std::vector<DistributedTensor> losses(micro_batches);
+  TensorOr sum;
+  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
+    DistributedTensor& one = losses[step.micro_batch];
+    if (step.backward) {
+      BackwardOptions now = options;
+      if (step.micro_batch + 1 < micro_batches) now.bucket_bytes = 0;
+      DT_RETURN_IF_ERROR(Backward(one, now));
+      one = DistributedTensor();
+      continue;
+    }
+    // After the first ones, a backward follows each forward.
+    std::optional<DeferredSends> deferred;
+    if (step.micro_batch >= ahead) deferred.emplace(context);
+    DT_ASSIGN_OR_RETURN(one, loss(step.micro_batch));
+    if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
+    sum = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum, one.Detach());
+  }
+  return sum;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,63 @@
+// RunPipeline: forward and backward of a batch, cut into micro-batches, on the stages of a pipeline
+// (stage.h), in the order that Megatron calls 1F1B.
+//
+//   DT_ASSIGN_OR_RETURN(
+//       const DistributedTensor loss,
+//       RunPipeline(context, mesh, "pp", n, [&](int64_t i) -> TensorOr {
+//         DT_ASSIGN_OR_RETURN(const DistributedTensor logits, model(Ids(i)));
+//         DT_ASSIGN_OR_RETURN(const DistributedTensor targets, Targets(i, logits.mesh()));
+//         return Scale(Mean(CrossEntropy(logits, targets), {0, 1}), 1.0 / n);
+//       }));
+//   DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
+//
+// Each rank computes some micro-batches forward, more of them the earlier its stage is, then one
+// backward and one forward in turn, and at the end what is left backward. So a rank keeps what its
+// stage has saved of at most as many micro-batches as there are stages, where Backward of the sum
+// of all losses keeps all of them. Stages are idle for the same share of the time in both:
+// (s - 1) / (n + s - 1) for n micro-batches on s stages. The gradients are the same but for the
+// order in which those of the micro-batches are added.
+#ifndef DTENSOR_PARALLEL_PLANS_PIPELINE_H_
+#define DTENSOR_PARALLEL_PLANS_PIPELINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/runtime/core/export.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+struct PipelineStep {
+  bool backward = false;
+  int64_t micro_batch = 0;
+  friend bool operator==(const PipelineStep&, const PipelineStep&) = default;
+};
+
+// What stage `stage` of `stages` does, in order. Requires: 0 <= stage < stages, micro_batches >= 0.
+std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
+                                                int64_t micro_batches);
+
+// Calls loss(i) for each micro-batch, in order, and Backward on what it returns; gradients add up in
+// the leaves. Returns the sum of the losses, detached. The stages are the coordinates on `axis` of
+// `mesh`, in this order: activations go from each stage to the next one only. (If they skip a stage
+// or return to an earlier one, ranks want different exchanges first, and the world fails, saying
+// which; Backward of the sum of all losses does not mind.) All ranks of the mesh call it; `loss` computes the whole loss on each of them, as without stages (distributed_tensor.h).
+// `options` are for each Backward; bucket_bytes only for the last one; gradient must be undefined,
+// and retain_graph false.
+//
+// Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
+// does not have this rank; for fewer than 1 micro-batches, and for options as above. Those of
+// `loss` and of Backward.
+TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
+                     int64_t micro_batches,
+                     const std::function<TensorOr(int64_t micro_batch)>& loss,
+                     const BackwardOptions& options = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_PIPELINE_H_

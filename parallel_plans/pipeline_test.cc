@@ -1,0 +1,183 @@
+#include "dtensor/parallel_plans/pipeline.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+// "F0 F1 B0 B1"
+std::string Steps(int64_t stage, int64_t stages, int64_t micro_batches) {
+  std::string text;
+  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", step.backward ? "B" : "F", step.micro_batch);
+  }
+  return text;
+}
+
+TEST(OneForwardOneBackward, IsTheOrderOfEachStage) {
+  EXPECT_EQ(Steps(0, 3, 4), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(Steps(1, 3, 4), "F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(Steps(2, 3, 4), "F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(Steps(0, 4, 2), "F0 F1 B0 B1");
+  EXPECT_EQ(Steps(0, 1, 2), "F0 B0 F1 B1");
+  EXPECT_EQ(Steps(0, 3, 0), "");
+}
+
+// A chain of stages, each with a weight of its own. Two tensors cross from each stage to the next.
+struct Chain {
+  static absl::StatusOr<Chain> Create(Context& context, const DeviceMesh& mesh, int64_t stages) {
+    Chain chain;
+    for (int64_t s = 0; s < stages; ++s) {
+      DT_ASSIGN_OR_RETURN(chain.meshes.emplace_back(), mesh.At("pp", s));
+      DT_ASSIGN_OR_RETURN(
+          chain.weights.emplace_back(),
+          RandomNormal(context, Layout::Replicated(chain.meshes.back(), 2), {4, 4},
+                       {.seed = static_cast<uint64_t>(s), .dtype = DType::kF64}));
+      DT_RETURN_IF_ERROR(chain.weights.back().set_requires_grad(true));
+    }
+    return chain;
+  }
+  TensorOr Loss(Context& context, int64_t micro_batch) const {
+    DT_ASSIGN_OR_RETURN(auto x, Full(context, Layout::Replicated(meshes[0], 2), {3, 4}, DType::kF64,
+                                     0.1 * static_cast<double>(micro_batch + 1)));
+    DistributedTensor y = x;
+    for (size_t s = 0; s < meshes.size(); ++s) {
+      const Layout here = Layout::Replicated(meshes[s], 2);
+      DT_ASSIGN_OR_RETURN(x, x.Redistribute(here));
+      DT_ASSIGN_OR_RETURN(y, y.Redistribute(here));
+      const TensorOr z = MatMul(Add(x, y), weights[s]);
+      DT_ASSIGN_OR_RETURN(y, Scale(z, 0.5));
+      DT_ASSIGN_OR_RETURN(x, Tanh(z));
+    }
+    return Sum(Mul(x, y), {0, 1});
+  }
+  std::vector<DeviceMesh> meshes;
+  std::vector<DistributedTensor> weights;
+};
+
+absl::StatusOr<std::vector<double>> Everywhere(const DistributedTensor& x, const DeviceMesh& mesh) {
+  DT_ASSIGN_OR_RETURN(const auto whole, x.Redistribute(Layout::Replicated(mesh, x.ndim())));
+  return ToGlobal<double>(whole);
+}
+
+TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
+  for (const auto& [text, stages] : {std::pair("pp=1", 1), std::pair("pp=2,dp=2", 2),
+                                     std::pair("pp=3", 3), std::pair("dp=2,pp=4", 4)}) {
+    for (const int64_t micro_batches : {1, 2, 3, 7}) {
+      const DeviceMesh mesh = *DeviceMesh::Parse(text);
+      DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, stages));
+        DT_ASSIGN_OR_RETURN(const Chain reference, Chain::Create(context, mesh, stages));
+        DT_ASSIGN_OR_RETURN(const auto sum,
+                            RunPipeline(context, mesh, "pp", micro_batches, [&](int64_t i) {
+                              return chain.Loss(context, i);
+                            }));
+        TensorOr expected = reference.Loss(context, 0);
+        for (int64_t i = 1; i < micro_batches; ++i) {
+          expected = Add(expected, reference.Loss(context, i));
+        }
+        DT_RETURN_IF_ERROR(Backward(expected));
+        EXPECT_FALSE(sum.requires_grad());
+        EXPECT_EQ(*Everywhere(sum, mesh), *Everywhere(expected->Detach(), mesh));
+        for (int64_t s = 0; s < stages; ++s) {
+          DT_ASSIGN_OR_RETURN(const auto got, Everywhere(chain.weights[s].grad(), mesh));
+          DT_ASSIGN_OR_RETURN(const auto want, Everywhere(reference.weights[s].grad(), mesh));
+          EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want)) << text << ' ' << s;
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+// The first stage of three keeps what it saved of three micro-batches at a time, the last one of
+// one, where the sum of all losses keeps all ten.
+TEST(RunPipeline, KeepsAsManyMicroBatchesAsThereAreStages) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=3");
+  const int64_t rows = 1 << 10, kept = rows * 64 * 4;  // of each micro-batch, by Tanh
+  for (const int stage : {0, 1, 2}) {
+    DT_EXPECT_OK(Simulate(stage, 3, [&](Context& context) -> absl::Status {
+      const auto loss = [&](int64_t) -> TensorOr {
+        DT_ASSIGN_OR_RETURN(const DeviceMesh first, mesh.At("pp", 0));
+        TensorOr x = Full(context, Layout::Replicated(first, 2), {rows, 64}, DType::kF32, 1);
+        DT_RETURN_IF_ERROR(x->set_requires_grad(true));
+        for (int s = 0; s < 3; ++s) {
+          DT_ASSIGN_OR_RETURN(const DeviceMesh here, mesh.At("pp", s));
+          DT_ASSIGN_OR_RETURN(const auto moved, x->Redistribute(Layout::Replicated(here, 2)));
+          x = Tanh(moved);
+        }
+        return Sum(x, {0, 1});
+      };
+      context.device().ResetPeak();
+      DT_RETURN_IF_ERROR(RunPipeline(context, mesh, "pp", 10, loss).status());
+      const int64_t peak = context.device().memory().peak_bytes;
+      // The leaf or what was received, and the result of Tanh; and gradients on the way.
+      EXPECT_LE(peak, (2 * (3 - stage) + 2) * kept + (1 << 12)) << stage;
+      context.device().ResetPeak();
+      TensorOr sum = loss(0);
+      for (int i = 1; i < 10; ++i) sum = Add(sum, loss(i));
+      DT_RETURN_IF_ERROR(Backward(sum));
+      EXPECT_GE(context.device().memory().peak_bytes, 10 * kept) << stage;
+      return absl::OkStatus();
+    }));
+  }
+}
+
+TEST(RunPipeline, RefusesWhatCannotBe) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+    const auto none = [](int64_t) -> TensorOr { return absl::AbortedError("mine"); };
+    const auto refuses = [](const TensorOr& result, const std::string& words) {
+      EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words)));
+    };
+    refuses(RunPipeline(context, mesh, "tp", 2, none), "tp");
+    refuses(RunPipeline(context, mesh, "pp", 0, none), "0 micro-batches");
+    refuses(RunPipeline(context, mesh, "pp", 1, none, {.retain_graph = true}), "retain_graph");
+    refuses(RunPipeline(context, mesh, "pp", 1, [](int64_t) { return DistributedTensor(); }),
+            "the loss is undefined");
+    if (context.rank() == 1) {
+      refuses(RunPipeline(context, *mesh.At("pp", 0), "pp", 1, none), "rank 1 is not on");
+    }
+    EXPECT_THAT(RunPipeline(context, mesh, "pp", 1, none),
+                StatusIs(absl::StatusCode::kAborted, "mine"));
+    EXPECT_FALSE(context.defers_sends());
+    return absl::OkStatus();
+  }));
+}
+
+// Stage 0 gives stage 2 something, too. Nobody hangs, and the reason is told.
+TEST(RunPipeline, AConnectionThatSkipsAStageFailsOnAllRanks) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=3");
+  std::vector<absl::Status> heard(3);
+  const absl::Status status = RunRanks(3, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 3));
+    heard[context.rank()] =
+        RunPipeline(context, mesh, "pp", 4, [&](int64_t) -> TensorOr {
+          DT_ASSIGN_OR_RETURN(const auto x, Tanh(chain.weights[0]));
+          const Layout middle = Layout::Replicated(chain.meshes[1], 2);
+          const Layout last = Layout::Replicated(chain.meshes[2], 2);
+          DT_ASSIGN_OR_RETURN(const auto y, Tanh(x.Redistribute(middle)));
+          return Sum(Mul(x.Redistribute(last), y.Redistribute(last)), {0, 1});
+        }).status();
+    return heard[context.rank()];
+  });
+  EXPECT_FALSE(status.ok());
+  for (const absl::Status& one : heard) EXPECT_EQ(one.message(), heard[0].message());
+  EXPECT_THAT(heard[0].message(), testing::AnyOf(HasSubstr("disagree"), HasSubstr("cycle")));
+}
+
+}  // namespace
+}  // namespace dtensor
