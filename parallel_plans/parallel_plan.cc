@@ -138,6 +138,10 @@ std::string Explain(Module& model) {
     const std::string& first_path = modules.try_emplace(&module, path).first->second;
     const bool first = first_path == path;
     if (!first) parts.push_back(absl::StrCat("the module ", first_path));
+    const bool places = !module.own_parameters().empty() || !module.edges().empty();
+    if (first && places && module.mesh().has_value()) {
+      parts.push_back(absl::StrCat("on ", module.mesh()->ToString()));
+    }
     for (const OwnParameter& own : module.own_parameters()) {
       const std::string here = JoinPath(path, own.name);
       const auto [owner, fresh] = parameters.try_emplace(own.parameter.get(), here);

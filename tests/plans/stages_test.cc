@@ -10,6 +10,7 @@
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -29,8 +30,8 @@ using Values = std::map<std::string, std::vector<double>>;
 constexpr int64_t kBatch = 4, kSequence = 8, kMicroBatches = 3;
 
 constexpr char kTwoStages[] = R"({"model.embed_tokens", Stage("pp", 0)}
-{"model.layers.0", Stage("pp", 0)}
-{"model.layers.1", Stage("pp", 1)}
+{"model.layers.{0}", Stage("pp", 0)}
+{"model.layers.{1}", Stage("pp", 1)}
 {"{model.norm,lm_head}", Stage("pp", 1)}
 )";
 
@@ -38,6 +39,7 @@ struct Case {
   std::string mesh, plan;
   bool tied = false;
   std::vector<std::string> recompute = {};
+  bool one_forward_one_backward = false;  // else Backward of the sum of all losses
 };
 
 struct Outcome {
@@ -73,17 +75,24 @@ TensorOr Tokens(Context& context, const DeviceMesh& mesh, int64_t micro, int fac
   return Distribute<int32_t>(context, Layout::Replicated(mesh, 2), {kBatch, kSequence}, ids);
 }
 
-// The mean loss of all micro-batches.
-TensorOr Loss(Context& context, const DeviceMesh& mesh, Module& model) {
-  TensorOr total;
-  for (int64_t micro = 0; micro < kMicroBatches; ++micro) {
-    DT_ASSIGN_OR_RETURN(const auto logits, model(Tokens(context, mesh, micro, 7)));
-    DT_ASSIGN_OR_RETURN(const auto targets, Tokens(context, mesh, micro, 5));
-    DT_ASSIGN_OR_RETURN(const Layout there, targets.layout().OnMesh(logits.mesh()));
-    const TensorOr loss = Scale(Mean(CrossEntropy(logits, targets.Redistribute(there)), {0, 1}),
-                                1.0 / kMicroBatches);
-    total = micro == 0 ? loss : Add(total, loss);
+// What a micro-batch contributes to the mean loss of all.
+TensorOr Loss(Context& context, const DeviceMesh& mesh, Module& model, int64_t micro) {
+  DT_ASSIGN_OR_RETURN(const auto logits, model(Tokens(context, mesh, micro, 7)));
+  DT_ASSIGN_OR_RETURN(const auto targets, Tokens(context, mesh, micro, 5));
+  DT_ASSIGN_OR_RETURN(const Layout there, targets.layout().OnMesh(logits.mesh()));
+  return Scale(Mean(CrossEntropy(logits, targets.Redistribute(there)), {0, 1}),
+               1.0 / kMicroBatches);
+}
+
+// The mean loss, after Backward.
+TensorOr LossAndGradients(Context& context, const DeviceMesh& mesh, Module& model, const Case& c) {
+  const auto loss = [&](int64_t micro) { return Loss(context, mesh, model, micro); };
+  if (c.one_forward_one_backward) {
+    return RunPipeline(context, mesh, "pp", kMicroBatches, loss, {.bucket_bytes = 1 << 10});
   }
+  TensorOr total = loss(0);
+  for (int64_t micro = 1; micro < kMicroBatches; ++micro) total = Add(total, loss(micro));
+  DT_RETURN_IF_ERROR(Backward(total));
   return total;
 }
 
@@ -100,8 +109,8 @@ absl::Status Train(Context& context, const Case& c, Outcome& outcome) {
   DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(parameters, {}));
   Outcome mine;
   for (int step = 0; step < 3; ++step) {
-    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Loss(context, mesh, model));
-    DT_RETURN_IF_ERROR(Backward(loss));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
+                        LossAndGradients(context, mesh, model, c));
     DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss, mesh));
     mine.losses.push_back(value[0]);
     DT_RETURN_IF_ERROR(ReduceGradients(parameters));
@@ -146,7 +155,12 @@ TEST(Stages, TrainAsOneRankDoes) {
   const std::string tied = R"({"{model.embed_tokens,model.norm,lm_head}", Stage("pp", 0)}
 {"model.layers.*", Stage("pp", 1)}
 )";
-  const std::string three = R"({"model.layers.0", Stage("pp", 1)}
+  const std::string three = R"({"model.embed_tokens", Stage("pp", 0)}
+{"model.layers.*", Stage("pp", 1)}
+{"{model.norm,lm_head}", Stage("pp", 2)}
+)";
+  // A stage inside another one, to which the activations return.
+  const std::string inside = R"({"model.layers.0", Stage("pp", 1)}
 {"model", Stage("pp", 0)}
 {"lm_head", Stage("pp", 2)}
 )";
@@ -163,17 +177,111 @@ TEST(Stages, TrainAsOneRankDoes) {
                       {"pp=2,dp=2,tp=2", absl::StrCat(tp, fsdp, kTwoStages)},
                       {"pp=2,dp=2", absl::StrCat(fsdp, kTwoStages), false, {"model.layers.*"}},
                       {"pp=3,dp=2", absl::StrCat(dp, three)},
+                      {"pp=3,dp=2", absl::StrCat(dp, inside)},
                       {"pp=2,cp=2",
                        absl::StrCat(ContextParallelPlan("cp", "zigzag").ToString(), "\n", kTwoStages)}};
-    for (const Case& c : cases) {
-      const std::string what = absl::StrCat("on ", c.mesh, "\n", c.plan);
-      const Outcome run = RunCase(c);
-      EXPECT_LE(RelativeRms(run.losses, one.losses), 1e-10) << what;
-      EXPECT_LE(RelativeRms(run.norms, one.norms), 1e-9) << what;
-      ExpectSame(run.gradients, one.gradients, "gradient " + what);
-      ExpectSame(run.weights, one.weights, "weight " + what);
+    for (Case c : cases) {
+      for (const bool in_turns : {false, true}) {
+        if (in_turns && (is_tied || c.plan == dp + inside)) continue;  // RunPipeline fails there
+        c.one_forward_one_backward = in_turns;
+        const std::string what = absl::StrCat("on ", c.mesh, in_turns ? ", 1F1B\n" : "\n", c.plan);
+        const Outcome run = RunCase(c);
+        EXPECT_LE(RelativeRms(run.losses, one.losses), 1e-10) << what;
+        EXPECT_LE(RelativeRms(run.norms, one.norms), 1e-9) << what;
+        ExpectSame(run.gradients, one.gradients, "gradient " + what);
+        ExpectSame(run.weights, one.weights, "weight " + what);
+      }
     }
   }
+}
+
+TEST(Stages, HoldTheirOwnParametersAlone) {
+  for (int rank = 0; rank < 2; ++rank) {
+    DT_EXPECT_OK(Simulate(rank, 2, [&](Context& context) -> absl::Status {
+      const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+      Transformer model(SmallTransformer());
+      const int64_t before = context.device().memory().live_bytes;
+      DT_RETURN_IF_ERROR(ParallelPlan::Parse(kTwoStages)->Apply(model, context, mesh, {}));
+      int64_t held = 0;
+      model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+        const bool first = path.starts_with("model.embed") || path.starts_with("model.layers.0");
+        const DistributedTensor& tensor = parameter.tensor;
+        EXPECT_EQ(tensor.mesh().Contains(0), first) << path;
+        EXPECT_EQ(tensor.local().numel() > 0, first == (rank == 0)) << path;
+        held += tensor.local().numel() * SizeOf(tensor.dtype());
+      });
+      EXPECT_EQ(context.device().memory().live_bytes - before, held);
+      return absl::OkStatus();
+    }));
+  }
+}
+
+TEST(Stages, MoveAnActivationOnceInEachDirection) {
+  DT_EXPECT_OK(Simulate(1, 2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+    Transformer model(SmallTransformer());
+    DT_RETURN_IF_ERROR(ParallelPlan::Parse(kTwoStages)->Apply(model, context, mesh, {}));
+    context.communicator().ResetTraffic();
+    DT_RETURN_IF_ERROR(Backward(Loss(context, mesh, model, 0)));
+    int64_t calls = 0, bytes = 0;
+    for (const auto& [key, traffic] : context.communicator().traffic()) {
+      calls += traffic.calls;
+      bytes += traffic.bytes;
+    }
+    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(bytes, kBatch * kSequence * 16 * 4);  // it receives the activation
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Stages, ArePrintedReadAndExplained) {
+  const absl::StatusOr<ParallelPlan> plan = ParallelPlan::Parse(kTwoStages);
+  DT_ASSERT_OK(plan.status());
+  EXPECT_EQ(plan->lines()[0].ToString(), R"({"model.embed_tokens", Stage("pp", 0)})");
+  EXPECT_THAT(ParallelPlan::Parse(plan->ToString()), IsOkAndHolds(*plan));
+  EXPECT_EQ(PipelinePlan("pp", 2, 2), *plan);
+  EXPECT_EQ(PipelinePlan("p", 3, 5).ToString(),
+            R"({"model.embed_tokens", Stage("p", 0)}
+{"model.layers.{0,1}", Stage("p", 0)}
+{"model.layers.{2,3}", Stage("p", 1)}
+{"model.layers.{4}", Stage("p", 2)}
+{"{model.norm,lm_head}", Stage("p", 2)})");
+  EXPECT_THAT(ParallelPlan::Parse(R"({"a", Stage("pp")})").status().message(),
+              HasSubstr("Write its number"));
+  DT_EXPECT_OK(Simulate(0, 4, [&](Context& context) -> absl::Status {
+    Transformer model(SmallTransformer());
+    DT_RETURN_IF_ERROR(plan->Apply(model, context, *DeviceMesh::Parse("pp=2,dp=2"), {}));
+    EXPECT_THAT(Explain(model),
+                AllOf(HasSubstr(R"(model.embed_tokens: on ["dp"=2]@0..1; weight [12, 16] as)"),
+                      HasSubstr(R"(lm_head: on ["dp"=2]@2..3; weight)")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Stages, RefusesWhatCannotBe) {
+  DT_EXPECT_OK(Simulate(0, 4, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2,dp=2");
+    const auto refused = [&](const std::string& text, bool tied = false) {
+      TransformerConfig config = SmallTransformer();
+      config.tie_embeddings = tied;
+      Transformer model(config);
+      return std::string(
+          ParallelPlan::Parse(text)->Apply(model, context, mesh, {}).message());
+    };
+    const std::string two = kTwoStages;
+    EXPECT_THAT(refused(R"({"lm_head", Stage("pp", 2)})"), HasSubstr("coordinates are 0 to 1"));
+    EXPECT_THAT(refused(R"({"lm_head", Stage("tp", 0)})"), HasSubstr("tp"));
+    EXPECT_THAT(refused(R"({"lm_hat", Stage("pp", 0)})"), HasSubstr("nearest is \"lm_head\""));
+    EXPECT_THAT(refused(R"({"model", Stage("pp", 0)})"),
+                HasSubstr("\"lm_head\" has parameters and is in no stage"));
+    EXPECT_THAT(refused(two + R"({"lm_head", Stage("pp", 0)})"), HasSubstr("keep one of them"));
+    EXPECT_THAT(refused(two + R"({"lm_head", Colwise("pp")})"),
+                AllOf(HasSubstr("\"lm_head\" is in a stage"), HasSubstr("pp")));
+    EXPECT_THAT(refused(two, /*tied=*/true),
+                AllOf(HasSubstr("lm_head.weight is model.embed_tokens.weight as well"),
+                      HasSubstr("into one stage")));
+    return absl::OkStatus();
+  }));
 }
 
 }  // namespace
