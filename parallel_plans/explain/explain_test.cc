@@ -13,6 +13,7 @@
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/presets.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -295,6 +296,9 @@ TEST(ExplainStep, RefusesWhatCannotRun) {
   step = SmallStep("tp=2");
   step.sequence = -1;
   expect(step, "sequence: -1 is no size");
+  step = SmallStep("tp=2");
+  step.plan.Add({"", Stage("tp", 0)});
+  expect(step, "the stages of a pipeline is not explained");
   step = SmallStep("tp=2");
   step.dtype = DType::kI32;
   expect(step, "cannot be trained");

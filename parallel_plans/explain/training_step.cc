@@ -13,6 +13,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/step_meter.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/saved_memory.h"
@@ -22,7 +23,13 @@ namespace {
 
 using internal::StepMeter;
 
-absl::Status CheckSizes(const TrainingStep& step) {
+absl::Status CheckStep(const TrainingStep& step) {
+  for (const ParallelPlan::Line& line : step.plan.lines()) {
+    if (line.style.As<Stage>() == nullptr) continue;
+    return InvalidArgument({"plan line ", line.ToString(), ": a step on the stages of a pipeline ",
+                            "is not explained; take a mesh and a plan of one stage, and a model ",
+                            "with the blocks of that stage alone"});
+  }
   for (const auto& [name, size] : {std::pair("batch", step.batch), {"sequence", step.sequence}}) {
     if (size >= 1) continue;
     return InvalidArgument({name, ": ", absl::StrCat(size), " is no size; take 1 or more"});
@@ -179,7 +186,7 @@ TensorOr MeanOfResults(Module& model, const DistributedTensor& ids, const Distri
 }
 
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step) {
-  DT_RETURN_IF_ERROR(CheckSizes(step));
+  DT_RETURN_IF_ERROR(CheckStep(step));
   Steps steps(context, step);
   DT_RETURN_IF_ERROR(steps.MakeModel());
   DT_RETURN_IF_ERROR(steps.Step(nullptr));

@@ -66,8 +66,8 @@ struct CountedStep {
 // Creates the model, makes one step so that work done only once (filling a cache, learning the
 // order of gathers) is over, and counts the next step, which is like all later ones. Then runs
 // forward once more to find which module saved what. Collective; the traffic counters of `context`
-// are reset. Errors: kInvalidArgument for sizes below 1, a pattern that matches no module, and what
-// the plan and the model refuse; failures.
+// are reset. Errors: kInvalidArgument for sizes below 1, a plan with stages (stage.h), a pattern
+// that matches no module, and what the plan and the model refuse; failures.
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step);
 
 // Patterns of the modules that are usually recomputed: those of the model's lists, such as
