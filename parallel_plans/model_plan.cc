@@ -61,36 +61,26 @@ namespace {
 absl::Status CheckStages(const ModelAxes& axes) {
   const std::string axis =
       absl::StrCat("the axis \"", axes.pipeline, "\" cuts the model into ", axes.stages, " stages");
-  if (axes.blocks.count == 0) {
+  if (axes.blocks == 0) {
     return InvalidArgument({axis, ", and its number of blocks is not known; give its "
                             "configuration (PresetOptionsFor)"});
   }
-  if (axes.blocks.tied && axes.stages > 1) {
-    return InvalidArgument({axis, ", and its head has the embedding's weight, which cannot lie in "
-                            "the first stage and in the last; set tie_embeddings to false, or take "
-                            "no such axis"});
-  }
-  if (axes.stages <= axes.blocks.count) return absl::OkStatus();
-  return InvalidArgument({axis, ", and it has ", absl::StrCat(axes.blocks.count),
+  if (axes.stages <= axes.blocks) return absl::OkStatus();
+  return InvalidArgument({axis, ", and it has ", absl::StrCat(axes.blocks),
                           " blocks; take at most as many stages"});
 }
 
 }  // namespace
 
-ModelBlocks BlocksOf(const ModelConfig& config) {
-  if (const auto* const bert = std::get_if<BertConfig>(&config)) return {bert->layers, false};
-  if (const auto* const gpt2 = std::get_if<Gpt2Config>(&config)) {
-    return {gpt2->layers, gpt2->tie_embeddings};
-  }
-  const auto& transformer = std::get<TransformerConfig>(config);
-  return {transformer.layers, transformer.tie_embeddings};
+int64_t BlocksOf(const ModelConfig& config) {
+  return std::visit([](const auto& of_model) { return of_model.layers; }, config);
 }
 
 absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes) {
   ParallelPlan plan;
   if (!axes.pipeline.empty()) {
     DT_RETURN_IF_ERROR(CheckStages(axes));
-    plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks.count, model.stages));
+    plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks, model.stages));
   }
   if (!axes.tensor.empty()) {
     plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));

@@ -31,12 +31,8 @@ extern const ModelPaths kTransformerPaths, kGpt2Paths, kBertPaths;
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;
 
-// What a pipeline has to know of a model.
-struct ModelBlocks {
-  int64_t count = 0;  // 0: not known
-  bool tied = false;  // the head has the embedding's weight
-};
-ModelBlocks BlocksOf(const ModelConfig& config);
+// The number of blocks, which the stages of a pipeline share.
+int64_t BlocksOf(const ModelConfig& config);
 
 // A type of model that there are plans for.
 struct PlannedModel {
@@ -64,14 +60,14 @@ struct ModelAxes {
   std::string context_pattern;
   std::string pipeline;  // cuts the model into `stages`
   int64_t stages = 1;
-  ModelBlocks blocks;
+  int64_t blocks = 0;  // of the model; 0: not known
 };
 
 // The two axes of which `axis` consists if ranks share key/value heads: `<axis>_kv`, `<axis>_rep`.
 KeyValueAxes KeyValueAxesOf(absl::string_view axis);
 
-// Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, if their number is
-// not known, and if the head has the embedding's weight.
+// Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, or their number is
+// not known.
 absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes);
 
 }  // namespace dtensor::internal

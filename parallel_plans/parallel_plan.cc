@@ -1,6 +1,7 @@
 #include "dtensor/parallel_plans/parallel_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -40,13 +41,16 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     internal::PlanBuilder::ParameterUses used;
     int unit;
     Layout in_use, layout;
+    std::vector<Layout> copies;  // in other stages
   };
   std::vector<Placed> placed;
   for (internal::PlanBuilder::ParameterUses& used : builder.Parameters()) {
     const Parameter& parameter = *used.parameter;
     const int unit = builder.UnitOf(used);
     DT_RETURN_IF_ERROR(parameter.Check(used.path));
-    DT_ASSIGN_OR_RETURN(Layout in_use, builder.PlaceParameter(used));
+    DT_ASSIGN_OR_RETURN(std::vector<Layout> uses, builder.PlaceParameter(used));
+    Layout in_use = uses[0];
+    uses.erase(uses.begin());
     DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceBetweenUses(used, unit, in_use));
     // A mesh that does not fit the world is refused here, before anything changes.
     DT_RETURN_IF_ERROR(context.Intern(layout, parameter.shape, parameter.dtype).status());
@@ -54,11 +58,13 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
       return absl::FailedPreconditionError(absl::StrCat(
           "parameter ", used.path, " has memory already; apply the plan before Materialize, once"));
     }
-    placed.push_back({std::move(used), unit, std::move(in_use), std::move(layout)});
+    placed.push_back(
+        {std::move(used), unit, std::move(in_use), std::move(layout), std::move(uses)});
   }
   DT_RETURN_IF_ERROR(model.SetPaths());
   for (const Placed& p : placed) {
     DT_RETURN_IF_ERROR(p.used.parameter->Materialize(context, p.layout, p.used.path, options.seed));
+    p.used.parameter->copies = p.copies;
   }
   const std::vector<std::shared_ptr<GatherGroup>> groups = AddGroups(model, builder);
   for (const Placed& p : placed) {
@@ -127,6 +133,14 @@ std::string ExplainParameter(const std::string& name, const Parameter& parameter
   return absl::StrCat(text, ", used as ", UsedLayout(tensor).ToString());
 }
 
+// How a module of another stage reads a parameter.
+std::string CopyText(const Parameter& parameter, const std::optional<DeviceMesh>& mesh) {
+  for (const Layout& copy : parameter.copies) {
+    if (mesh.has_value() && copy.mesh() == *mesh) return absl::StrCat(", copied as ", copy.ToString());
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string Explain(Module& model) {
@@ -146,7 +160,9 @@ std::string Explain(Module& model) {
       const std::string here = JoinPath(path, own.name);
       const auto [owner, fresh] = parameters.try_emplace(own.parameter.get(), here);
       if (fresh) parts.push_back(ExplainParameter(own.name, *own.parameter));
-      if (!fresh && first) parts.push_back(absl::StrCat(own.name, " is ", owner->second));
+      if (fresh || !first) continue;
+      parts.push_back(
+          absl::StrCat(own.name, " is ", owner->second, CopyText(*own.parameter, module.mesh())));
     }
     for (const ModuleEdge& edge : module.edges()) {
       if (first && (edge.input || edge.output)) parts.push_back(ExplainEdge(module, edge));

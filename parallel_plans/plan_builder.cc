@@ -344,28 +344,20 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
   return all;
 }
 
-absl::StatusOr<PlanBuilder::Site> PlanBuilder::SiteOf(const ParameterUses& used) const {
-  const Entry& first = modules_[used.uses[0].module];
+absl::StatusOr<std::vector<Layout>> PlanBuilder::PlaceParameter(const ParameterUses& used) const {
+  std::vector<Layout> layouts;
   for (const ParameterUses::Use& use : used.uses) {
-    const Entry& entry = modules_[use.module];
-    if (entry.site.mesh == first.site.mesh) continue;
-    return Error(*entry.site.stage,
-                 absl::StrCat("parameter ", JoinPath(entry.path, use.name), " is ", used.path,
-                              " as well, which the line ", first.site.stage->ToString(),
-                              " puts into another stage; put both modules into one stage, or give "
-                              "each a parameter of its own"));
+    const DeviceMesh& mesh = modules_[use.module].site.mesh;
+    const auto is_there = [&](const Layout& layout) { return layout.mesh() == mesh; };
+    if (std::any_of(layouts.begin(), layouts.end(), is_there)) continue;
+    DT_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, WishesFor(used, mesh));
+    Layout layout = Layout::Replicated(mesh, static_cast<int>(used.parameter->shape.size()));
+    for (const Wish& wish : wishes) {
+      DT_ASSIGN_OR_RETURN(layout, Grant(wish, *used.parameter, layout));
+    }
+    layouts.push_back(std::move(layout));
   }
-  return first.site;
-}
-
-absl::StatusOr<Layout> PlanBuilder::PlaceParameter(const ParameterUses& used) const {
-  DT_ASSIGN_OR_RETURN(const Site site, SiteOf(used));
-  DT_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, WishesFor(used));
-  Layout layout = Layout::Replicated(site.mesh, static_cast<int>(used.parameter->shape.size()));
-  for (const Wish& wish : wishes) {
-    DT_ASSIGN_OR_RETURN(layout, Grant(wish, *used.parameter, layout));
-  }
-  return layout;
+  return layouts;
 }
 
 absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& parameter,
@@ -387,10 +379,11 @@ absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& par
 }
 
 absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
-    const ParameterUses& used) const {
+    const ParameterUses& used, const DeviceMesh& mesh) const {
   const int ndim = static_cast<int>(used.parameter->shape.size());
   std::vector<Wish> wishes;
   for (const ParameterUses::Use& use : used.uses) {
+    if (modules_[use.module].site.mesh != mesh) continue;
     for (const Claimed& claimed : modules_[use.module].claims) {
       const auto wanted = claimed.wishes.parameters.find(use.name);
       if (wanted == claimed.wishes.parameters.end()) continue;

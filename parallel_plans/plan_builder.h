@@ -58,7 +58,8 @@ class PlanBuilder {
   // In the order of their first paths.
   std::vector<ParameterUses> Parameters() const;
   // The layout in which a parameter is used, joined from all lines that name a module which has it.
-  absl::StatusOr<Layout> PlaceParameter(const ParameterUses& used) const;
+  // If such modules are in several stages: a layout for each, in the order of these uses.
+  absl::StatusOr<std::vector<Layout>> PlaceParameter(const ParameterUses& used) const;
 
   // Modules whose parameters are gathered together (fully_shard.h), in the order of modules.
   struct Unit {
@@ -123,9 +124,9 @@ class PlanBuilder {
   absl::Status JoinPlaces();
   absl::Status AskStyle(const Entry& entry, Claimed& claimed) const;
   absl::Status FindUnits();
-  absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used) const;
-  // The site that all modules with the parameter share.
-  absl::StatusOr<Site> SiteOf(const ParameterUses& used) const;
+  // Of the modules on this mesh.
+  absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used,
+                                              const DeviceMesh& mesh) const;
   // Checks that the wish can be granted after others, which made the layout `granted`.
   static absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
                                    const Layout& granted);

@@ -148,8 +148,7 @@ absl::Status SetStages(const DeviceMesh& mesh, const PresetOptions& options,
   DT_ASSIGN_OR_RETURN(const int axis, mesh.AxisIndex("pp"));
   axes.pipeline = "pp";
   axes.stages = mesh.axis_size(axis);
-  axes.blocks = options.transformer ? internal::BlocksOf(*options.transformer)
-                                    : internal::ModelBlocks{options.blocks, options.tied};
+  axes.blocks = options.transformer ? internal::BlocksOf(*options.transformer) : options.blocks;
   return absl::OkStatus();
 }
 
@@ -181,9 +180,7 @@ absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_co
   DT_ASSIGN_OR_RETURN(const auto config, model.read_config(hugging_face_config_json));
   const auto* const transformer = std::get_if<TransformerConfig>(&config);
   if (transformer != nullptr) options.transformer = *transformer;
-  const internal::ModelBlocks blocks = internal::BlocksOf(config);
-  options.blocks = blocks.count;
-  options.tied = blocks.tied;
+  options.blocks = internal::BlocksOf(config);
   return options;
 }
 

@@ -48,10 +48,7 @@ struct PresetOptions {
   // key/value heads are refused if the heads can be shared, and the error gives the mesh on which
   // they are.
   std::optional<TransformerConfig> transformer = std::nullopt;
-  // Of another model, for pp: the number of its blocks (0: not known), and whether its head has the
-  // embedding's weight.
-  int64_t blocks = 0;
-  bool tied = false;
+  int64_t blocks = 0;  // of another model, for pp; 0: not known
 };
 
 // The options for the model that ModelFromJson makes of this configuration. Errors: those of
@@ -68,7 +65,7 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
 // nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
 // an axis that is not dp, cp, pp or tp and not in a group of such a name; more stages than blocks,
-// a number of blocks that is not known, or a head that has the embedding's weight, with pp; a context pattern that is
+// or a number of blocks that is not known, with pp; a context pattern that is
 // unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
 // than tp ranks if these can share them, with the mesh on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,

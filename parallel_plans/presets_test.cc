@@ -78,8 +78,6 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,ep=2")).status(), Refuses("no use for the axis 'ep'"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,pp=2")).status(), Refuses("blocks is not known"));
   EXPECT_THAT(PresetPlan("pp", Mesh("pp=3"), {.blocks = 2}).status(), Refuses("has 2 blocks"));
-  EXPECT_THAT(PresetPlan("pp", Mesh("pp=2"), {.blocks = 2, .tied = true}).status(),
-              Refuses("set tie_embeddings to false"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "spiral"}).status(),
               Refuses("spiral"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
@@ -92,11 +90,10 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
 std::string ConfigOf(absl::string_view type, int kv_heads) {
   const std::string begin = absl::StrCat(R"({"vocab_size": 16, "model_type": ")", type, "\", ");
   if (type == "gpt2") {
-    return absl::StrCat(begin, R"("n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 4,
-      "tie_word_embeddings": false})");
+    return absl::StrCat(begin, R"("n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 4})");
   }
   return absl::StrCat(begin, R"("max_position_embeddings": 16, "hidden_size": 16,
-      "tie_word_embeddings": false, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4, "intermediate_size": 64,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4, "intermediate_size": 64,
       "num_key_value_heads": )",
                       kv_heads, "}");
 }

@@ -69,8 +69,7 @@ inline constexpr StagePaths kBertStages = {"embeddings", "encoder.layer", "poole
 
 // Cuts a model into the stages of `axis` (stage.h), which has `stages` ranks: equal numbers of
 // blocks for each stage, or one more for the first ones; what comes before the blocks in the first
-// stage, and what comes after them in the last one. (A head that shares the embedding's weight
-// cannot be in another stage: Apply refuses it.) Requires: 1 <= stages <= blocks.
+// stage, and what comes after them in the last one. Requires: 1 <= stages <= blocks.
 ParallelPlan PipelinePlan(const std::string& axis, int64_t stages, int64_t blocks,
                           const StagePaths& paths = kTransformerStages);
 

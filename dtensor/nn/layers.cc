@@ -63,22 +63,22 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use,
 }
 
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
-  const TensorOr weight = weight_->Value();
+  const TensorOr weight = weight_->ValueOn(x.mesh());
   if (bias_ == nullptr) return Linear(x, weight);
   DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
-  return partial ? Linear(x, weight) : Linear(x, weight, bias_->Value());
+  return partial ? Linear(x, weight) : Linear(x, weight, bias_->ValueOn(x.mesh()));
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
   if (result_names().size() == 1) return Module::ForwardAll(operands);
-  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->Value()));
-  DT_ASSIGN_OR_RETURN(DistributedTensor bias, bias_->Value());
+  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->ValueOn(operands[0].mesh())));
+  DT_ASSIGN_OR_RETURN(DistributedTensor bias, bias_->ValueOn(operands[0].mesh()));
   return std::vector<DistributedTensor>{std::move(y), std::move(bias)};
 }
 
 TensorOr LinearLayer::Finish(const DistributedTensor& y, const Spec& computed) {
   const bool adds = bias_ != nullptr && computed.layout.is_partial();
-  return adds ? Add(y, bias_->Value()) : y;
+  return adds ? Add(y, bias_->ValueOn(y.mesh())) : y;
 }
 
 Conv1dLayer::Conv1dLayer(int64_t in, int64_t out, double stddev, Units units)
@@ -86,8 +86,8 @@ Conv1dLayer::Conv1dLayer(int64_t in, int64_t out, double stddev, Units units)
                   Bias::kAdded, {DimRole::kInput, DimRole::kOutput}) {}
 
 TensorOr Conv1dLayer::Forward(const DistributedTensor& x) {
-  DT_ASSIGN_OR_RETURN(const DistributedTensor y, MatMul(x, weight()->Value()));
-  return y.layout().is_partial() ? y : Add(y, bias()->Value());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y, MatMul(x, weight()->ValueOn(x.mesh())));
+  return y.layout().is_partial() ? y : Add(y, bias()->ValueOn(x.mesh()));
 }
 
 EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
@@ -100,7 +100,7 @@ EmbeddingLayer::EmbeddingLayer(ParameterPtr weight) : weight_(std::move(weight))
 }
 
 TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {
-  return Embedding(ids, weight_->Value());
+  return Embedding(ids, weight_->ValueOn(ids.mesh()));
 }
 
 PositionEmbeddingLayer::PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev)
@@ -127,7 +127,7 @@ TensorOr PositionEmbeddingLayer::Rows(const DistributedTensor& x) const {
   const KvCache::Positions at =
       slot_.cache != nullptr ? slot_.cache->positions() : KvCache::Positions();
   if (at.rows.empty() && at.first + s <= last + 1) {
-    return Slice(weight_->Value(), 0, at.first, at.first + s);
+    return Slice(weight_->ValueOn(x.mesh()), 0, at.first, at.first + s);
   }
   // Each row begins at its own position. Padding after the last position gets the last one.
   std::vector<int64_t> ids;
@@ -137,7 +137,7 @@ TensorOr PositionEmbeddingLayer::Rows(const DistributedTensor& x) const {
   }
   return Embedding(
       Distribute<int64_t>(x.context(), Layout::Replicated(x.mesh(), 2), {batch, s}, ids),
-      weight_->Value());
+      weight_->ValueOn(x.mesh()));
 }
 
 LayerNormLayer::LayerNormLayer(int64_t dim, double eps)
@@ -149,7 +149,7 @@ LayerNormLayer::LayerNormLayer(int64_t dim, double eps)
 }
 
 TensorOr LayerNormLayer::Forward(const DistributedTensor& x) {
-  return LayerNorm(x, weight_->Value(), bias_->Value(), eps_);
+  return LayerNorm(x, weight_->ValueOn(x.mesh()), bias_->ValueOn(x.mesh()), eps_);
 }
 
 RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
@@ -158,7 +158,7 @@ RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
 }
 
 TensorOr RmsNormLayer::Forward(const DistributedTensor& x) {
-  return RmsNorm(x, weight_->Value(), eps_);
+  return RmsNorm(x, weight_->ValueOn(x.mesh()), eps_);
 }
 
 }  // namespace dtensor

@@ -8,6 +8,7 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/local_cast.h"
 #include "dtensor/tensor/uninitialized.h"
 
@@ -149,6 +150,13 @@ absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl
   }
   tensor.set_pinned(true);
   return trained ? tensor.set_requires_grad(true) : absl::OkStatus();
+}
+
+TensorOr Parameter::ValueOn(const DeviceMesh& mesh) const {
+  for (const Layout& layout : copies) {
+    if (layout.mesh() == mesh) return RedistributeKept(tensor, layout);
+  }
+  return Value();
 }
 
 }  // namespace dtensor

@@ -68,7 +68,7 @@ absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor>
     if (!parameter.parts.empty() && tensor.mesh() == to.mesh()) continue;
     DT_ASSIGN_OR_RETURN(tensor, tensor.Redistribute(layout));
   }
-  if (!to.spec().on_mesh) return absl::OkStatus();
+  if (!to.spec().on_mesh) return BeforeWrite(to);  // other ranks write
   DT_ASSIGN_OR_RETURN(DistributedTensor from, Join(parameter, tensors));
   DT_ASSIGN_OR_RETURN(from, from.Redistribute(to.layout()));
   DT_ASSIGN_OR_RETURN(from, LocalCast(from, to.dtype()));

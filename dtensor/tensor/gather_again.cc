@@ -1,5 +1,7 @@
 #include "dtensor/tensor/gather_again.h"
 
+#include <utility>
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -35,6 +37,15 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
   gathered.source = SourceOf(impl);
   gathered.source_version = AliasRoot(*gathered.source).version();
   return result;
+}
+
+TensorOr RedistributeKept(const DistributedTensor& leaf, const Layout& layout) {
+  if (!leaf.defined()) return InvalidArgument({"RedistributeKept: the tensor is undefined"});
+  if (layout.mesh() == leaf.mesh()) return leaf.Redistribute(layout);
+  DT_ASSIGN_OR_RETURN(const SpecPtr target,
+                      leaf.context().Intern(layout, leaf.shape(), leaf.dtype()));
+  DT_ASSIGN_OR_RETURN(TensorImplPtr value, KeptOnMesh(leaf.impl(), target.get()));
+  return DistributedTensor(std::move(value));
 }
 
 }  // namespace dtensor

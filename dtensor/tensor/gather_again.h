@@ -1,5 +1,5 @@
 // RedistributeForUse: redistributions that Backward repeats, so that their results need not be
-// kept.
+// kept. RedistributeKept: redistributions to another mesh whose elements are kept there.
 #ifndef DTENSOR_TENSOR_GATHER_AGAIN_H_
 #define DTENSOR_TENSOR_GATHER_AGAIN_H_
 
@@ -19,6 +19,13 @@ namespace DTENSOR_EXPORT dtensor {
 // after it or x was written to. If x is written to between an operator and its Backward, that
 // Backward is refused, as for any operand. Errors: as Redistribute; failures.
 TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout);
+
+// Returns leaf.Redistribute(layout) for a layout on another mesh, for a parameter that modules on
+// two meshes read. The elements are kept there as long as the leaf lives and is not written to, so
+// a parameter moves once for each step of its optimizer. Each result has a gradient of its own,
+// which Backward moves back. Ranks that only send do not wait. Collective: all ranks of both meshes
+// call it, also those that have kept the elements. Errors: as Redistribute; failures.
+TensorOr RedistributeKept(const DistributedTensor& leaf, const Layout& layout);
 
 }  // namespace dtensor
 

@@ -152,8 +152,12 @@ void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {
   }
   SortByAge(nodes);
   for (const Node* node : nodes) {
-    if (to_leaves_) gathers_.Count(*node, /*reduces=*/true);
-    if (!to_leaves_) MarkIfLeads(*node);
+    if (!to_leaves_) {
+      MarkIfLeads(*node);
+      continue;
+    }
+    gathers_.Count(*node, /*reduces=*/true);
+    if (node->changes_mesh) ++changes_[MeshesOf(*node)];
   }
   for (const Edge& root : roots) {
     if (to_leaves_) gathers_.CountEdge(root);

@@ -52,7 +52,7 @@ class TapeWalk {
   GatherWalk& gathers() { return gathers_; }
 
   // Called when the walk has moved a gradient back over `node`, a change of mesh. Returns whether it
-  // will cross no other change between the same two meshes that it knew of when it began.
+  // will cross no other change between the same two meshes that it knows of.
   bool IsLastChange(const Node& node);
 
   // Whether the walk reaches the target.

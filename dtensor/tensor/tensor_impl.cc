@@ -133,9 +133,17 @@ absl::Status SettleSlowly(TensorImpl& impl) {
 
 namespace {
 
+// Whether the target is on another mesh. Then ranks of that mesh may have an object without
+// elements as the source, so nothing may depend on what the source remembers, on its strides, or on
+// its lineage.
+bool ChangesMesh(const TensorImpl& impl, const Spec& target) {
+  return impl.spec->mesh_digest != target.mesh_digest;
+}
+
 // The remembered redistribution to `target`, if it is of the present values of `impl` and was not
 // written to; else null.
 TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
+  if (ChangesMesh(impl, *target)) return nullptr;  // KeptOnMesh has others, of its own
   const uint64_t version = AliasRoot(impl).version();
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
@@ -145,13 +153,6 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
     return stale || moved->local.version() > 0 ? nullptr : moved;
   }
   return nullptr;
-}
-
-// Whether the target is on another mesh. Then ranks of that mesh may have an object without
-// elements as the source, so nothing may depend on what the source remembers, on its strides, or on
-// its lineage.
-bool ChangesMesh(const TensorImpl& impl, const Spec& target) {
-  return impl.spec->mesh_digest != target.mesh_digest;
 }
 
 // The result of a redistribution is row-major if its source is, unless it is a view of a part.
@@ -449,6 +450,41 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
                       BeginPlan(context, std::move(plan), source, caller));
   context.AddRead(root, moved->unsettled->pending);
   return moved;
+}
+
+absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* target) {
+  Context& context = *leaf->context;
+  if (leaf->edge.wanted()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("RedistributeKept: ", leaf->spec->ToString(),
+                     " is the result of a recorded operator, no leaf; Redistribute() it"));
+  }
+  DT_RETURN_IF_ERROR(Settle(*leaf));
+  const uint64_t version = AliasRoot(*leaf).version();
+  TensorImpl::Remembered& place = PlaceOf(*leaf, target);
+  if (place.moved == nullptr || place.version != version) {
+    const NoGrad no_grad(context);  // an edge would lead to the leaf, which keeps this
+    DT_ASSIGN_OR_RETURN(auto plan, context.Plan(leaf->spec, target));
+    const ExchangeCaller caller = RedistributeCaller(*leaf, *target);
+    DT_ASSIGN_OR_RETURN(
+        place.moved, RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
+    place.spec = target;
+    place.version = version;
+  }
+  Tensor local;
+  if (target->on_mesh) {
+    DT_RETURN_IF_ERROR(Settle(*place.moved));
+    local = place.moved->local.Borrow();
+  } else {
+    auto none = Tensor::Empty(context.device(), target->dtype, target->local_shape);
+    if (!none.ok()) return context.communicator().Fail(none.status());
+    local = *std::move(none);
+  }
+  TensorImplPtr value = MakeImpl(context, target, std::move(local), /*row_major=*/false);
+  value->lineage = place.moved->lineage;
+  value->pinned = leaf->pinned;
+  DT_RETURN_IF_ERROR(LinkMoved(leaf, *value));
+  return value;
 }
 
 absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tensor) {

@@ -220,6 +220,8 @@ std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl);
 absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
                                              std::shared_ptr<const RankRedistributionPlan> plan,
                                              bool async, const ExchangeCaller& caller);
+// RedistributeKept (gather_again.h). Requires: a target on another mesh.
+absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* target);
 // The caller that Redistribute() names in errors.
 ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target);
 

@@ -56,6 +56,7 @@ absl::StatusOr<LossScaler::StepResult> LossScaler::TryStep(Optimizer& optimizer,
   StepResult result;
   if (!parameters.empty() && absl::c_none_of(parameters, is_here)) {
     DT_ASSIGN_OR_RETURN(result.stepped, AllAre(true, parameters[0]));
+    if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr));  // only counts it here
     return result;
   }
   DT_ASSIGN_OR_RETURN(const ClipResult clip,

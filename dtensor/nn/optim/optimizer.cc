@@ -107,7 +107,8 @@ absl::Status Optimizer::CheckScale(const DistributedTensor& scale,
                                    const DistributedTensor& parameter) const {
   const DType wanted = AccumulatorOf(parameter.dtype());
   if (scale.dtype() == wanted && scale.ndim() == 0 && scale.layout().is_replicated() &&
-      &scale.context() == &parameter.context() && scale.spec().on_mesh) {
+      &scale.context() == &parameter.context() &&
+      (scale.spec().on_mesh || !parameter.spec().on_mesh)) {
     return absl::OkStatus();
   }
   return InvalidArgument({name_, ": grad_scale is ", scale.ToString(), " where a parameter ",
@@ -136,6 +137,7 @@ absl::Status Optimizer::StepOne(size_t index, double lr, const DistributedTensor
   DT_RETURN_IF_ERROR(BeforeWrite(parameter));
   for (const DistributedTensor& tensor : slot.tensors) DT_RETURN_IF_ERROR(BeforeWrite(tensor));
   Update update{.index = index, .lr = lr * slot.lr_scale, .step = ++slot.step};
+  if (!parameter.spec().on_mesh) return absl::OkStatus();  // other ranks write
   if (grad_scale.defined()) update.grad_scale = grad_scale.local();
   for (const DistributedTensor& tensor : slot.tensors) update.states.push_back(tensor.local());
   if (slot.has_master()) {

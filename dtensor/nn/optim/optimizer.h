@@ -61,7 +61,8 @@ class Optimizer {
   // Errors, before anything is written: kFailedPrecondition if a gradient is Partial or has another
   // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
   // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks this
-  // rank. Then failures.
+  // rank where the parameter's has it. Then failures. A rank that is not on a parameter's mesh only
+  // counts the step.
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
