@@ -102,9 +102,8 @@ absl::StatusOr<std::vector<Values>> Train(Context& context, int seed, const Prog
     TensorOr h = Scale(x, 1 + micro_batch);
     for (size_t s = 0; s < program.stages.size(); ++s) {
       const auto stage = [&, s](absl::Span<const DistributedTensor> in) -> TensorsOr {
-        DT_ASSIGN_OR_RETURN(
-            const auto here,
-            in[0].Redistribute(layout(program.stages[s], shape, /*may_be_partial=*/true)));
+        DT_ASSIGN_OR_RETURN(const auto here, in[0].Redistribute(layout(program.stages[s], shape,
+                                                                       /*may_be_partial=*/true)));
         DT_ASSIGN_OR_RETURN(auto y, Tanh(MatMul(here, leaves[s + 1])));
         return Tensors{y, std::move(y)};
       };
@@ -174,8 +173,7 @@ TEST(Stages, RanksThatDisagreeOnWhetherAGradientIsWantedAreTold) {
   const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto x, Leaf(context, Mesh("tp=1@0"), {Replicate()}, {4}, 1));
     if (context.rank() == 1) DT_RETURN_IF_ERROR(x.set_requires_grad(false));
-    const absl::Status result =
-        x.Redistribute(Layout::Replicated(Mesh("tp=1@1"), 1)).status();
+    const absl::Status result = x.Redistribute(Layout::Replicated(Mesh("tp=1@1"), 1)).status();
     heard[context.rank()] = std::string(result.message());
     return result;
   });
