@@ -155,8 +155,7 @@ bool SaveSource(Node& node, const TensorImpl& operand, int i) {
   return true;
 }
 
-// Saves what backward reads, and links the results to the operands' edges. A rank that is not on
-// the mesh saves nothing.
+// Saves what backward reads, and links the results to the operands' edges.
 std::shared_ptr<Node> Record(Context& context, const Decision& decision, const Impls& operands,
                              const OperandLocals& operand_locals,
                              absl::Span<const Tensor> result_locals) {
@@ -166,7 +165,6 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   node->decision = DecisionPtr(&decision);
   node->scope = context.scope();
   for (const TensorImplPtr* operand : operands) node->edges.push_back(EdgeOf(*operand));
-  if (!decision.on_mesh) return node;
   const auto saved_operands = static_cast<size_t>(std::bit_width(op.saved_operands));
   node->operands.resize(std::min(saved_operands, operands.size()));
   node->versions.resize(node->operands.size());
@@ -256,8 +254,35 @@ absl::Status RunKernel(Context& context, const OpCall& call, LateGather* gather,
 
 absl::Status MakeResults(Context& context, const Decision& decision, Locals& result_locals) {
   for (const Spec* result : decision.results) {
-    if (decision.op->view && decision.on_mesh) {
+    if (decision.op->view) {
       result_locals.emplace_back();
+      continue;
+    }
+    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
+    if (!local.ok()) return context.communicator().Fail(local.status());
+    result_locals.push_back(*std::move(local));
+  }
+  return absl::OkStatus();
+}
+
+// On a rank that is not on the mesh. What shares memory on the ranks of the mesh shares the storage
+// of no elements here, so that each write is seen by the same tensors, and refused for the same
+// reasons, on all ranks.
+absl::Status RunWithoutElements(Context& context, const Decision& decision, const Impls& operands,
+                                OperandLocals& operand_locals, Locals& result_locals) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    TensorImpl& operand = **operands[i];
+    DT_RETURN_IF_ERROR(Settle(operand));
+    const bool stays = decision.operands[i] == operand.spec || (decision.is_alias && i == 0);
+    if (stays) {
+      operand_locals.Add(&operand.local);
+    } else {
+      operand_locals.Keep(operand.local.Borrow());
+    }
+  }
+  for (const Spec* result : decision.results) {
+    if (decision.op->view) {
+      result_locals.push_back(operand_locals[0]);
       continue;
     }
     auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
@@ -270,7 +295,9 @@ absl::Status MakeResults(Context& context, const Decision& decision, Locals& res
 absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
                         uint64_t lineage, const Impls& operands, OperandLocals& operand_locals,
                         Locals& result_locals, LateValuesPtr& late) {
-  if (!decision.on_mesh) return MakeResults(context, decision, result_locals);
+  if (!decision.on_mesh) {
+    return RunWithoutElements(context, decision, operands, operand_locals, result_locals);
+  }
   std::shared_ptr<LateGather> gather;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_RETURN_IF_ERROR(
@@ -302,7 +329,7 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   const OpDef& op = *decision.op;
   view.is_expanded =
       source.is_expanded || NumElements(view.spec->shape) > NumElements(source.spec->shape);
-  if (!decision.is_alias || !decision.on_mesh) return absl::OkStatus();
+  if (!decision.is_alias) return absl::OkStatus();
   const bool copied = &AliasRoot(source) != &source.local;
   if (!copied && (!op.reshapes || source.row_major)) {
     view.row_major = op.reshapes;

@@ -64,11 +64,12 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // is multiplicative (product).
 //
 // Collective: all ranks of the mesh call it with the same arguments. fn runs once on each of them,
-// and on other ranks that call it, and may do other things on each, but the types of its results, what it does with tensors that are
-// not on the shards' mesh and with shards of other calls, and how many random numbers it draws
-// (Context::NextSeed) must be the same on all. Indices that random operators see are those of the
-// shard. Results are values: writes to one are not seen in fn's tensors, and the reverse. Ranks
-// that mix up the results of two calls with the same operands are not told.
+// and on other ranks that call it, and may do other things on each, but the types of its results,
+// what it does with tensors that are not on the shards' mesh and with shards of other calls, and
+// how many random numbers it draws (Context::NextSeed) must be the same on all. Indices that random
+// operators see are those of the shard. Results are values: writes to one are not seen in fn's
+// tensors, and the reverse. Ranks that mix up the results of two calls with the same operands are
+// not told.
 //
 // Gradients: if the Context records and an operand wants a gradient, Backward walks what fn
 // recorded. An operand's gradient is sharded as the operand; over an axis on which the operand is
@@ -80,14 +81,14 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
 // (gather_group.h) that was gathered for the call: Recompute() around it avoids that.
 //
 // Errors: kInvalidArgument, before anything moves, for no operands, undefined ones, operands of two
-// Contexts or meshes, layouts on another mesh or of other
-// dimensions, a result that is not Partial where an operand is; if a gradient is wanted, for a
-// result that is Partial with another op than sum, and for an operand that another op reduces on
-// the way to its operand_layouts. Those of fn, and kInvalidArgument for another number of tensors
-// than `results`, and for a tensor that is undefined, not on the shards' mesh, of another shape than the
-// rank's shard, or that wants a gradient where no operand does. What fn does may fail on one rank
-// alone, here or in Backward (an operator without a backward, a write to a tensor that was saved):
-// return the error from the rank's function, so that ranks which wait for this one get it too.
+// Contexts or meshes, layouts on another mesh or of other dimensions, a result that is not Partial
+// where an operand is; if a gradient is wanted, for a result that is Partial with another op than
+// sum, and for an operand that another op reduces on the way to its operand_layouts. Those of fn,
+// and kInvalidArgument for another number of tensors than `results`, and for a tensor that is
+// undefined, not on the shards' mesh, of another shape than the rank's shard, or that wants a
+// gradient where no operand does. What fn does may fail on one rank alone, here or in Backward (an
+// operator without a backward, a write to a tensor that was saved): return the error from the
+// rank's function, so that ranks which wait for this one get it too.
 TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
                    absl::Span<const LocalMapResult> results, const LocalFunction& fn,
                    const LocalMapOptions& options = {});

@@ -154,9 +154,8 @@ TEST(LocalMap, RunsWithoutElementsOnOtherRanks) {
     DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {5}, 1));
     const auto twice = OneResult([](Shards shards) -> TensorOr {
       EXPECT_EQ(shards[0].spec().local_numel, shards[0].local().numel());
-      DT_ASSIGN_OR_RETURN(const auto two,
-                          Full(shards[0].context(), shards[0].mesh(), {Replicate()}, {},
-                               DType::kF64, 2));
+      DT_ASSIGN_OR_RETURN(const auto two, Full(shards[0].context(), shards[0].mesh(), {Replicate()},
+                                               {}, DType::kF64, 2));
       return Mul(shards[0], two);
     });
     DT_ASSIGN_OR_RETURN(const auto y, LocalMap({x}, {Like(x)}, twice));

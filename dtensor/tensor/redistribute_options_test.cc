@@ -312,27 +312,27 @@ TEST(RedistributeOptionsTest, ASumOfAverages) {
 
 // Two stages of a pipeline: what the first computes, the second goes on with.
 TEST(RedistributeOptionsTest, FromOneMeshToAnother) {
-  EXPECT_THAT(
-      RunRanks(4,
-               [](Context& context) -> absl::Status {
-                 const DeviceMesh first = Mesh("tp=2@1,0"), second = Mesh("tp=2@2..3");
-                 DT_ASSIGN_OR_RETURN(
-                     auto x, Distribute<float>(context, first, {Shard(0)}, {8}, CountTo(8)));
-                 if (context.rank() < 2) {  // others may, but need not, do the same
-                   DT_ASSIGN_OR_RETURN(x, Add(x, x));
-                 }
-                 DT_ASSIGN_OR_RETURN(const Layout layout,
-                                     Layout::FromPlacements(second, {Replicate()}, {8}));
-                 DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute(layout));
-                 if (context.rank() < 2) {
-                   EXPECT_FALSE(ToGlobal<float>(y).ok());
-                   return absl::OkStatus();
-                 }
-                 DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(y));
-                 for (int i = 0; i < 8; ++i) EXPECT_EQ(got[i], static_cast<float>(2 * (i + 1)));
-                 return absl::OkStatus();
-               }),
-      IsOk());
+  EXPECT_THAT(RunRanks(4,
+                       [](Context& context) -> absl::Status {
+                         const DeviceMesh first = Mesh("tp=2@1,0"), second = Mesh("tp=2@2..3");
+                         DT_ASSIGN_OR_RETURN(auto x, Distribute<float>(context, first, {Shard(0)},
+                                                                       {8}, CountTo(8)));
+                         if (context.rank() < 2) {  // others may, but need not, do the same
+                           DT_ASSIGN_OR_RETURN(x, Add(x, x));
+                         }
+                         DT_ASSIGN_OR_RETURN(const Layout layout,
+                                             Layout::FromPlacements(second, {Replicate()}, {8}));
+                         DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute(layout));
+                         if (context.rank() < 2) {
+                           EXPECT_FALSE(ToGlobal<float>(y).ok());
+                           return absl::OkStatus();
+                         }
+                         DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(y));
+                         for (int i = 0; i < 8; ++i)
+                           EXPECT_EQ(got[i], static_cast<float>(2 * (i + 1)));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 // Ranks that are not on the mesh take no part: they have a tensor without elements, before and

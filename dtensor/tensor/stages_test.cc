@@ -1,6 +1,7 @@
 // Programs whose tensors are on meshes of part of the ranks, which every rank of the world runs:
 // ranks that are not on an operator's mesh only learn what its results are.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -12,7 +13,9 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/recompute.h"
+#include "dtensor/tensor/tensor_impl.h"
 #include "dtensor/tensor/testing/leaf.h"
 #include "dtensor/testing/all_layouts.h"
 #include "gmock/gmock.h"
@@ -60,19 +63,78 @@ TEST(Stages, AnOperatorComputesNothingOnOtherRanks) {
   }));
 }
 
-TEST(Stages, ARefusalIsTheSameOnAllRanks) {
+// Runs fn on 3 ranks, with a mesh of ranks 0 and 2. It returns an error, the same on all.
+using Refused = std::function<absl::Status(Context& context, const DeviceMesh& mesh)>;
+std::string Refusal(const Refused& fn) {
   std::vector<std::string> heard(3);
-  DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, Mesh("tp=2@0,2"), {Shard(0)}, {4, 6}, 1));
-    const DeviceMesh other = Mesh("tp=2@0,1");
-    DT_ASSIGN_OR_RETURN(const auto y, Leaf(context, other, {Shard(0)}, {4, 6}, 1));
-    heard[context.rank()] =
-        absl::StrCat(MatMul(x, x).status().message(), "; ", Add(x, y).status().message());
+  DT_EXPECT_OK(RunRanks(3, [&](Context& context) {
+    heard[context.rank()] = fn(context, Mesh("tp=2@0,2")).ToString();
     return absl::OkStatus();
   }));
-  EXPECT_THAT(heard[0], AllOf(HasSubstr("MatMul"), HasSubstr("Redistribute")));
   EXPECT_EQ(heard[1], heard[0]);
   EXPECT_EQ(heard[2], heard[0]);
+  return heard[0];
+}
+
+TEST(Stages, ARefusalIsTheSameOnAllRanks) {
+  EXPECT_THAT(Refusal([](Context& context, const DeviceMesh& mesh) -> absl::Status {
+                DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, mesh, {Shard(0)}, {4, 6}, 1));
+                return MatMul(x, x).status();
+              }),
+              HasSubstr("MatMul"));
+  const auto reads_what_is_no_more = [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, mesh, {Shard(0)}, {4, 4}, 1));
+    const NoGrad no_grad(context);
+    DT_ASSIGN_OR_RETURN(const auto terms, MatMul(Transpose(x, 0, 1), x));
+    const RedistributionOptions in_place{.in_place = true};
+    DT_RETURN_IF_ERROR(terms.Redistribute({Replicate()}, {.plan = in_place}).status());
+    return Add(terms, terms).status();
+  };
+  EXPECT_THAT(Refusal(reads_what_is_no_more), HasSubstr("was redistributed in place"));
+  const auto writes_to_a_copy = [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, mesh, {Shard(0)}, {4, 6}, 1));
+    DT_ASSIGN_OR_RETURN(const auto y, Reshape(Transpose(x.Detach(), 0, 1), {3, 2, 4}));
+    DT_RETURN_IF_ERROR(BeforeWrite(x));
+    EXPECT_EQ(y.local().numel() > 0, mesh.Contains(context.rank()));  // made again
+    return BeforeWrite(y);
+  };
+  EXPECT_THAT(Refusal(writes_to_a_copy),
+              HasSubstr("is a Reshape of a tensor that is not row-major"));
+}
+
+// A rank that is on the source's mesh alone waits for its part of the move at the same place.
+TEST(Stages, AnAsynchronousMoveEndsWhereItsResultIsUsed) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, Mesh("tp=1@0"), {Shard(0)}, {4}, 1));
+    const Layout there = Layout::Replicated(Mesh("tp=1@1"), 1);
+    DT_ASSIGN_OR_RETURN(const auto y, x.Detach().Redistribute(there, {.async = true}));
+    EXPECT_NE(y.impl()->unsettled, nullptr);
+    DT_RETURN_IF_ERROR(Scale(y, 2).status());
+    EXPECT_EQ(y.impl()->unsettled, nullptr);
+    return absl::OkStatus();
+  }));
+}
+
+// Rank 1 begins to gather both leaves for the operator that reads one of them, and so do ranks that
+// only have the other.
+TEST(Stages, AGroupIsGatheredAgainAtOneTimeOnAllRanks) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    const DeviceMesh all = Mesh("tp=3"), part = Mesh("tp=2@1..2");
+    DT_ASSIGN_OR_RETURN(const auto on_all, Leaf(context, all, {Shard(0)}, {6, 6}, 1));
+    DT_ASSIGN_OR_RETURN(const auto on_part, Leaf(context, part, {Shard(0)}, {6, 6}, 2));
+    const auto groups = GatherGroups::New();
+    const auto group = groups->Add(ShardLevel::kParameters);
+    DT_RETURN_IF_ERROR(group->Add(on_all, Layout::Replicated(all, 2)));
+    DT_RETURN_IF_ERROR(group->Add(on_part, Layout::Replicated(part, 2)));
+    DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, all, {Shard(0)}, {6, 6}, 3));
+    DT_ASSIGN_OR_RETURN(const auto h, Tanh(MatMul(x, ForUse(on_all))));
+    const Layout rows = *Layout::FromPlacements(part, {Shard(0)}, h.shape());
+    DT_ASSIGN_OR_RETURN(const auto there, h.Redistribute(rows));
+    DT_RETURN_IF_ERROR(Backward(Sum(Tanh(MatMul(there, ForUse(on_part))), {0, 1})));
+    EXPECT_EQ(on_all.grad().layout(), on_all.layout());
+    EXPECT_EQ(on_part.grad().layout(), on_part.layout());
+    return absl::OkStatus();
+  }));
 }
 
 // x on the first mesh, weights on both. The result is that of one mesh.
@@ -102,9 +164,8 @@ absl::StatusOr<std::vector<Values>> Train(Context& context, int seed, const Prog
     TensorOr h = Scale(x, 1 + micro_batch);
     for (size_t s = 0; s < program.stages.size(); ++s) {
       const auto stage = [&, s](absl::Span<const DistributedTensor> in) -> TensorsOr {
-        DT_ASSIGN_OR_RETURN(
-            const auto here,
-            in[0].Redistribute(layout(program.stages[s], shape, /*may_be_partial=*/true)));
+        DT_ASSIGN_OR_RETURN(const auto here, in[0].Redistribute(layout(program.stages[s], shape,
+                                                                       /*may_be_partial=*/true)));
         DT_ASSIGN_OR_RETURN(auto y, Tanh(MatMul(here, leaves[s + 1])));
         return Tensors{y, std::move(y)};
       };
@@ -200,8 +261,7 @@ TEST(Stages, RanksThatDisagreeOnWhetherAGradientIsWantedAreTold) {
   const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto x, Leaf(context, Mesh("tp=1@0"), {Replicate()}, {4}, 1));
     if (context.rank() == 1) DT_RETURN_IF_ERROR(x.set_requires_grad(false));
-    const absl::Status result =
-        x.Redistribute(Layout::Replicated(Mesh("tp=1@1"), 1)).status();
+    const absl::Status result = x.Redistribute(Layout::Replicated(Mesh("tp=1@1"), 1)).status();
     heard[context.rank()] = std::string(result.message());
     return result;
   });

@@ -179,8 +179,7 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
     const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));
     Tensor gradient;
     const bool by_rows = decision.on_mesh && decision.op->rows.has != nullptr &&
-                         slots.size() == 1 &&
-                         slots[r].size() == 1 && slots[r][0].late == nullptr &&
+                         slots.size() == 1 && slots[r].size() == 1 && slots[r][0].late == nullptr &&
                          walk_.Wants(node.edges[0]);
     if (by_rows) {
       DT_ASSIGN_OR_RETURN(auto chunks, GatherInChunks(context_, slots[r][0].spec, wanted));

@@ -128,6 +128,7 @@ absl::Status SettleSlowly(TensorImpl& impl) {
     impl.unsettled = nullptr;
     return absl::OkStatus();
   }
+  if (!impl.spec->on_mesh) view->version = view->base.version();  // there is nothing to make
   return view->version == view->base.version() ? absl::OkStatus() : MakeAgain(impl, *view);
 }
 

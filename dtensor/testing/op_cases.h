@@ -48,13 +48,14 @@ std::vector<double> OperandValues(const OpCase& c, int i, uint64_t seed);
 std::vector<double> LossWeights(const OpCase& c, int r, int64_t size, uint64_t seed);
 
 // A tensor of these values. In a Partial layout each rank gets a term of its own; only together do
-// they give the values.
+// they give the values. A rank that is not on the layout's mesh gets a tensor without elements.
 TensorOr Place(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
                absl::Span<const double> values, uint64_t seed);
-// The values, whatever the type. Collective.
+// The values, whatever the type; none on a rank that is not on the tensor's mesh. Collective.
 absl::StatusOr<std::vector<double>> GlobalValues(const DistributedTensor& tensor);
 
-// What an operator gave: values are global and row-major.
+// What an operator gave: values are global and row-major. A rank that is not on the operands' mesh
+// has the layouts alone.
 struct OpOutcome {
   std::vector<std::vector<double>> results, gradients;  // no gradient: empty
   std::vector<Layout> result_layouts, gradient_layouts;

@@ -52,12 +52,10 @@ TensorOr DistributeAs(Context& context, const Layout& layout, absl::Span<const i
   });
 }
 
-}  // namespace
-
-TensorOr Place(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
-               absl::Span<const double> values, uint64_t seed) {
-  if (!layout.is_partial()) return DistributeAs(context, layout, shape, dtype, values);
-  const auto coordinate = layout.mesh().Coordinate(context.rank());
+// The terms of one rank of the layout's mesh.
+std::vector<double> Terms(int rank, const Layout& layout, absl::Span<const double> values,
+                          uint64_t seed) {
+  const auto coordinate = layout.mesh().Coordinate(rank);
   int term = 0, terms = 1, averaged = 1;
   for (int axis : layout.partial_axes()) {
     term = term * layout.mesh().axis_size(axis) + coordinate[axis];
@@ -68,6 +66,16 @@ TensorOr Place(Context& context, const Layout& layout, absl::Span<const int64_t>
   for (size_t e = 0; e < values.size(); ++e) {
     mine.push_back(Term(values[e], layout.term_op(), e, term, terms, averaged, seed));
   }
+  return mine;
+}
+
+}  // namespace
+
+TensorOr Place(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
+               absl::Span<const double> values, uint64_t seed) {
+  if (!layout.is_partial()) return DistributeAs(context, layout, shape, dtype, values);
+  std::vector<double> mine(values.begin(), values.end());
+  if (layout.mesh().Contains(context.rank())) mine = Terms(context.rank(), layout, values, seed);
   DT_ASSIGN_OR_RETURN(const Layout whole, layout.WithPartial({}));
   DT_ASSIGN_OR_RETURN(const DistributedTensor placed,
                       DistributeAs(context, whole, shape, dtype, mine));
@@ -75,6 +83,7 @@ TensorOr Place(Context& context, const Layout& layout, absl::Span<const int64_t>
 }
 
 absl::StatusOr<std::vector<double>> GlobalValues(const DistributedTensor& tensor) {
+  if (!tensor.spec().on_mesh) return std::vector<double>();
   return VisitDType(tensor.dtype(), [&](auto zero) -> absl::StatusOr<std::vector<double>> {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, bool>) {
