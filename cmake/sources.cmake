@@ -131,6 +131,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/gradient_buckets.cc
   dtensor/tensor/implicit_moves.cc
   dtensor/tensor/join_world.cc
+  dtensor/tensor/late_send.cc
   dtensor/tensor/late_values.cc
   dtensor/tensor/local_cast.cc
   dtensor/tensor/local_map.cc
@@ -485,8 +486,10 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   parallel_plans/parallel_plan_text.cc
   parallel_plans/parallel_style.cc
   parallel_plans/path_pattern.cc
+  parallel_plans/pipeline.cc
   parallel_plans/plan_builder.cc
   parallel_plans/presets.cc
+  parallel_plans/stage.cc
   parallel_plans/style_text.cc
   parallel_plans/styles.cc
   parallel_plans/tensor_parallel.cc
@@ -538,7 +541,9 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/parallel_linear.h
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h
+  parallel_plans/pipeline.h
   parallel_plans/presets.h
+  parallel_plans/stage.h
   parallel_plans/style_text.h
   parallel_plans/styles.h
   parallel_plans/tensor_parallel.h

@@ -62,11 +62,12 @@ absl::Status CheckStages(const ModelAxes& axes) {
   const std::string axis =
       absl::StrCat("the axis \"", axes.pipeline, "\" cuts the model into ", axes.stages, " stages");
   if (axes.blocks == 0) {
-    return InvalidArgument({axis, ", and its number of blocks is not known; give its "
+    return InvalidArgument({axis,
+                            ", and its number of blocks is not known; give its "
                             "configuration (PresetOptionsFor)"});
   }
   if (axes.stages <= axes.blocks) return absl::OkStatus();
-  return InvalidArgument({axis, ", and it has ", absl::StrCat(axes.blocks),
+  return InvalidArgument({axis, ", and the model has ", absl::StrCat(axes.blocks),
                           " blocks; take at most as many stages"});
 }
 

@@ -136,7 +136,8 @@ std::string ExplainParameter(const std::string& name, const Parameter& parameter
 // How a module of another stage reads a parameter.
 std::string CopyText(const Parameter& parameter, const std::optional<DeviceMesh>& mesh) {
   for (const Layout& copy : parameter.copies) {
-    if (mesh.has_value() && copy.mesh() == *mesh) return absl::StrCat(", copied as ", copy.ToString());
+    if (mesh.has_value() && copy.mesh() == *mesh)
+      return absl::StrCat(", copied as ", copy.ToString());
   }
   return "";
 }

@@ -29,6 +29,8 @@
 // FullyShard (fully_shard.h) additionally shards the storage of a module's parameters between uses,
 // on top of the placements that other lines give them.
 //
+// Stage (stage.h) puts a module on part of the ranks; other lines then apply there.
+//
 // Modules that share an input share its gather: a tensor remembers its redistributions. Parameters
 // that no line mentions are replicated. A dimension of a parameter is cut only between its units,
 // such as attention heads.

@@ -42,10 +42,9 @@ struct Chain {
     Chain chain;
     for (int64_t s = 0; s < stages; ++s) {
       DT_ASSIGN_OR_RETURN(chain.meshes.emplace_back(), mesh.At("pp", s));
-      DT_ASSIGN_OR_RETURN(
-          chain.weights.emplace_back(),
-          RandomNormal(context, Layout::Replicated(chain.meshes.back(), 2), {4, 4},
-                       {.seed = static_cast<uint64_t>(s), .dtype = DType::kF64}));
+      DT_ASSIGN_OR_RETURN(chain.weights.emplace_back(),
+                          RandomNormal(context, Layout::Replicated(chain.meshes.back(), 2), {4, 4},
+                                       {.seed = static_cast<uint64_t>(s), .dtype = DType::kF64}));
       DT_RETURN_IF_ERROR(chain.weights.back().set_requires_grad(true));
     }
     return chain;
@@ -82,9 +81,8 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
         DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, stages));
         DT_ASSIGN_OR_RETURN(const Chain reference, Chain::Create(context, mesh, stages));
         DT_ASSIGN_OR_RETURN(const auto sum,
-                            RunPipeline(context, mesh, "pp", micro_batches, [&](int64_t i) {
-                              return chain.Loss(context, i);
-                            }));
+                            RunPipeline(context, mesh, "pp", micro_batches,
+                                        [&](int64_t i) { return chain.Loss(context, i); }));
         TensorOr expected = reference.Loss(context, 0);
         for (int64_t i = 1; i < micro_batches; ++i) {
           expected = Add(expected, reference.Loss(context, i));
@@ -95,7 +93,8 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
         for (int64_t s = 0; s < stages; ++s) {
           DT_ASSIGN_OR_RETURN(const auto got, Everywhere(chain.weights[s].grad(), mesh));
           DT_ASSIGN_OR_RETURN(const auto want, Everywhere(reference.weights[s].grad(), mesh));
-          EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want)) << text << ' ' << s;
+          EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want))
+              << text << ' ' << s;
         }
         return absl::OkStatus();
       }));
@@ -164,14 +163,13 @@ TEST(RunPipeline, AConnectionThatSkipsAStageFailsOnAllRanks) {
   std::vector<absl::Status> heard(3);
   const absl::Status status = RunRanks(3, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 3));
-    heard[context.rank()] =
-        RunPipeline(context, mesh, "pp", 4, [&](int64_t) -> TensorOr {
-          DT_ASSIGN_OR_RETURN(const auto x, Tanh(chain.weights[0]));
-          const Layout middle = Layout::Replicated(chain.meshes[1], 2);
-          const Layout last = Layout::Replicated(chain.meshes[2], 2);
-          DT_ASSIGN_OR_RETURN(const auto y, Tanh(x.Redistribute(middle)));
-          return Sum(Mul(x.Redistribute(last), y.Redistribute(last)), {0, 1});
-        }).status();
+    heard[context.rank()] = RunPipeline(context, mesh, "pp", 4, [&](int64_t) -> TensorOr {
+                              DT_ASSIGN_OR_RETURN(const auto x, Tanh(chain.weights[0]));
+                              const Layout middle = Layout::Replicated(chain.meshes[1], 2);
+                              const Layout last = Layout::Replicated(chain.meshes[2], 2);
+                              DT_ASSIGN_OR_RETURN(const auto y, Tanh(x.Redistribute(middle)));
+                              return Sum(Mul(x.Redistribute(last), y.Redistribute(last)), {0, 1});
+                            }).status();
     return heard[context.rank()];
   });
   EXPECT_FALSE(status.ok());

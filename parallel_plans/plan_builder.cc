@@ -211,9 +211,9 @@ absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line) co
   for (int axis : *axes) {
     auto [it, fresh] = place.by_axis.try_emplace(axis, &line);
     if (fresh) continue;
-    return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"",
-                                    mesh.axis_name(axis), "\" are set by the line ",
-                                    it->second->ToString(), " already; keep one of them"));
+    return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"", mesh.axis_name(axis),
+                                    "\" are set by the line ", it->second->ToString(),
+                                    " already; keep one of them"));
   }
   place.claims.push_back({&line, *axes, place.path, {}});
   return absl::OkStatus();
@@ -253,8 +253,8 @@ absl::Status PlanBuilder::JoinPlaces() {
 absl::Status PlanBuilder::AskStyle(const Entry& entry, Claimed& claimed) const {
   const Module& module = *entry.module;
   const ParallelStyle& style = claimed.line->style;
-  absl::StatusOr<StyleWishes> wishes = style.WishesAt(
-      {module, entry.site.mesh, claimed.axes, options_.allow_uneven, claimed.path});
+  absl::StatusOr<StyleWishes> wishes =
+      style.WishesAt({module, entry.site.mesh, claimed.axes, options_.allow_uneven, claimed.path});
   const absl::Status status = wishes.ok() ? CheckWishes(module, *wishes) : wishes.status();
   if (!status.ok()) {
     return Error(*claimed.line, absl::StrCat("at \"", claimed.path, "\": ", status.message()));

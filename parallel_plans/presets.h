@@ -55,7 +55,8 @@ struct PresetOptions {
 // ModelTypeOf and of the configuration's FromJson.
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
-// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp". Of names with the same meaning there is only one.
+// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp". Of names with the same meaning there is only
+// one.
 std::vector<std::string> PresetNames();
 
 // The name that mentions each of the axes dp, cp, pp and tp that the mesh has, such as "dp+tp+sp";

@@ -34,9 +34,9 @@ std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view ax
 
 struct TensorParallelOptions {
   // Names of axes, or of groups. Axes that the mesh lacks are ignored.
-  std::string axis = "tp";          // shards layers
-  std::string data_axis = "dp";     // shards the batch
-  std::string context_axis = "cp";  // shards the sequence, as ContextParallel
+  std::string axis = "tp";           // shards layers
+  std::string data_axis = "dp";      // shards the batch
+  std::string context_axis = "cp";   // shards the sequence, as ContextParallel
   std::string pipeline_axis = "pp";  // cuts the model into stages, as PipelinePlan; one axis
   // Between blocks the sequence is sharded on `axis`. Saved activations shrink to 1/size, and each
   // all-reduce becomes a reduce-scatter and an all-gather.

@@ -442,7 +442,8 @@ TEST(DeviceMeshTest, AtOneCoordinateOfAnAxis) {
   ASSERT_TRUE(point.ok());
   EXPECT_EQ(point->num_axes(), 0);
   EXPECT_EQ(point->RankOf(0), 1);
-  EXPECT_THAT(mesh.At("pp", 3).status().message(), testing::HasSubstr("its coordinates are 0 to 2"));
+  EXPECT_THAT(mesh.At("pp", 3).status().message(),
+              testing::HasSubstr("its coordinates are 0 to 2"));
   EXPECT_THAT(mesh.At("pp", -1).status().message(), testing::HasSubstr("no coordinate -1"));
   EXPECT_FALSE(mesh.At("ab", 0).ok());
   EXPECT_FALSE(mesh.At("none", 0).ok());

@@ -71,7 +71,8 @@ TensorOr LinearLayer::Forward(const DistributedTensor& x) {
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
   if (result_names().size() == 1) return Module::ForwardAll(operands);
-  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->ValueOn(operands[0].mesh())));
+  DT_ASSIGN_OR_RETURN(DistributedTensor y,
+                      Linear(operands[0], weight_->ValueOn(operands[0].mesh())));
   DT_ASSIGN_OR_RETURN(DistributedTensor bias, bias_->ValueOn(operands[0].mesh()));
   return std::vector<DistributedTensor>{std::move(y), std::move(bias)};
 }

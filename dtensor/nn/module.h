@@ -36,9 +36,9 @@
 // path, which also determines a parameter's initial value. Everything that works by name, such as
 // checkpoints, knows it by all its paths (VisitParameterPaths).
 //
-// Calling a module, y = m(x), redistributes x to the layout that mesh() and edges() ask for, runs Forward,
-// redistributes the result to the layout that edges() ask for, and runs Finish, for what needs the
-// reduced result. A module without edges just runs Forward and Finish.
+// Calling a module, y = m(x), redistributes x to the layout that mesh() and edges() ask for, runs
+// Forward, redistributes the result to the layout that edges() ask for, and runs Finish, for what
+// needs the reduced result. A module without edges just runs Forward and Finish.
 //
 // A module with several operands or results names them and overrides ForwardAll:
 //

@@ -165,11 +165,11 @@ absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tenso
 
 // --- Making tensors. All take the global shape; none communicates. Give one placement for each
 // axis of `mesh`. A mesh covers all ranks of the world, or the ranks that it lists
-// (DeviceMesh::OnRanks); on other ranks the tensor has no elements. All ranks
-// of a mesh must make its tensors in the same order (lineage.h); a tensor that only one rank
-// makes has to be on a mesh of that rank alone. Errors: kInvalidArgument for a mesh of another
-// size, placements that do not fit the shape, a shape that no tensor may have (negative sizes, more
-// than 2^56 elements or Layout::kMaxDims dimensions), and, except in FromLocal, a Partial layout.
+// (DeviceMesh::OnRanks); on other ranks the tensor has no elements. All ranks of a mesh must make
+// its tensors in the same order (lineage.h); a tensor that only one rank makes has to be on a mesh
+// of that rank alone. Errors: kInvalidArgument for a mesh of another size, placements that do not
+// fit the shape, a shape that no tensor may have (negative sizes, more than 2^56 elements or
+// Layout::kMaxDims dimensions), and, except in FromLocal, a Partial layout.
 
 // Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
 // any DType (runtime/core/dtype.h). Errors: also if `values` has not one value for each element.

@@ -21,17 +21,14 @@ bool LateSend::IsBetween(const Spec& from, const Spec& to) const {
   return plan_->plan().from().mesh() == from.mesh() && plan_->plan().to().mesh() == to.mesh();
 }
 
-absl::Status LateSend::MakeAll() {
-  return RunPlan(context_, *plan_, source_, caller_).status();
-}
+absl::Status LateSend::MakeAll() { return RunPlan(context_, *plan_, source_, caller_).status(); }
 
 absl::StatusOr<Tensor> RunOrSendLater(const TensorImpl& impl, const Tensor& source,
                                       const Spec* target,
                                       std::shared_ptr<const RankRedistributionPlan> plan,
                                       const ExchangeCaller& caller) {
   Context& context = *impl.context;
-  const bool only_sends =
-      impl.spec->on_mesh && !target->on_mesh && !plan->plan().moves_nothing();
+  const bool only_sends = impl.spec->on_mesh && !target->on_mesh && !plan->plan().moves_nothing();
   if (!context.defers_sends() || !only_sends) return RunPlan(context, *plan, source, caller);
   auto values = Tensor::Empty(context.device(), target->dtype, target->local_shape);
   if (!values.ok()) return context.communicator().Fail(values.status());

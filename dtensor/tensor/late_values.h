@@ -10,10 +10,10 @@
 //
 //   LateSend      a redistribution from which this rank receives nothing (late_send.h).
 //
-// The first two exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls Settle()
-// first, which makes its values (tensor_impl.h). The tensors that LateValues will read are not
-// overwritten before that (Context::AddLateRead). A LateGather must be made at the same place of
-// the program on all ranks, as the result of Redistribute() with `async` must be used.
+// The first two exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls
+// Settle() first, which makes its values (tensor_impl.h). The tensors that LateValues will read are
+// not overwritten before that (Context::AddLateRead). A LateGather must be made at the same place
+// of the program on all ranks, as the result of Redistribute() with `async` must be used.
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
 

@@ -51,8 +51,8 @@ class TapeWalk {
   // What the walked operators need gathered, and which leaves are reduced during the walk.
   GatherWalk& gathers() { return gathers_; }
 
-  // Called when the walk has moved a gradient back over `node`, a change of mesh. Returns whether it
-  // will cross no other change between the same two meshes that it knows of.
+  // Called when the walk has moved a gradient back over `node`, a change of mesh. Returns whether
+  // it will cross no other change between the same two meshes that it knows of.
   bool IsLastChange(const Node& node);
 
   // Whether the walk reaches the target.

@@ -467,8 +467,8 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
     const NoGrad no_grad(context);  // an edge would lead to the leaf, which keeps this
     DT_ASSIGN_OR_RETURN(auto plan, context.Plan(leaf->spec, target));
     const ExchangeCaller caller = RedistributeCaller(*leaf, *target);
-    DT_ASSIGN_OR_RETURN(
-        place.moved, RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
+    DT_ASSIGN_OR_RETURN(place.moved,
+                        RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
     place.spec = target;
     place.version = version;
   }

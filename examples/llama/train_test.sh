@@ -21,7 +21,10 @@ refuses() {
   fi
 }
 
-refuses "the axes are dp, cp and tp" "${small[@]}" --mesh=pp=2
+refuses "the axes are dp, cp, pp and tp" "${small[@]}" --mesh=ep=2
+refuses "the model has 1 blocks" "${small[@]}" --mesh=pp=2
+refuses "--micro-batches: 3 do not divide" --seq=16 --text="$text" --batch=8 --micro-batches=3
+refuses "2 sequences of each of --micro-batches" --seq=16 --text="$text" --batch=8 --micro-batches=4 --mesh=dp=4
 refuses "take zigzag, ring" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
 refuses "did you mean zigzag?" "${small[@]}" --mesh=cp=2 --cp-pattern=zigzg
 refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp-pattern=double_ring
@@ -29,7 +32,7 @@ refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
 refuses "tp" "${small[@]}" --mesh=tp=0
 refuses '--plan: preset "fspdd+tp": there is no "fspdd"; did you mean fsdp?' "${small[@]}" --plan=fspdd+tp
-refuses "zero1, zero2, fsdp, hsdp, cp, tp, sp, none" "${small[@]}" --plan=best
+refuses "zero1, zero2, fsdp, hsdp, cp, pp, tp, sp, none" "${small[@]}" --plan=best
 refuses "--plan: preset \"tp\": tp wants an axis tp" "${small[@]}" --mesh=dp=2 --plan=tp
 refuses '--mesh: preset "tp+sp": 4 key/value heads cannot be split over the 8 ranks of "tp"' "${small[@]}" --mesh=tp=8
 refuses "nowhere.plan" "${small[@]}" --plan=nowhere.plan
@@ -102,6 +105,9 @@ for data in "" dp+ zero1+ zero2+ fsdp+ hsdp+; do
   same --mesh='a=2,b=2,cp=2,tp=2;dp=a*b' --plan="${data}cp+tp+sp"
 done
 same --mesh=cp=2 --plan=cp --cp-pattern=ring
+same --mesh=pp=2 --micro-batches=4
+same --mesh=dp=2,pp=2,tp=2 --plan=fsdp+pp+tp+sp --micro-batches=2 --recompute='model.layers.*'
+same --mesh=dp=2 --micro-batches=2
 same --mesh=cp=2,tp=2 --plan=cp+tp
 same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --recompute='model.layers.*'
 same --mesh=dp=2,tp=2 --recompute='model.layers.*.self_attn' --recompute='model.layers.*.mlp'

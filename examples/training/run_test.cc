@@ -375,7 +375,7 @@ TEST(Train, RecomputesTheModulesThatItIsTold) {
 }
 
 TEST(MakePlan, RefusesUnknownNames) {
-  EXPECT_THAT(MakePlan(Small("tp=2", "pp")).status(),
+  EXPECT_THAT(MakePlan(Small("tp=2", "ep")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean ")));
   EXPECT_THAT(MakePlan(Small("xp=2", "none")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'xp'")));

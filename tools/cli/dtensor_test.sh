@@ -203,7 +203,7 @@ prints "batch 2, seq 1024" model --config <(cat "$models/gpt2.json") --mesh dp=2
 refuses "--config is required" model --mesh tp=2
 refuses "--config: " model --config /nowhere/config.json --mesh tp=2
 refuses "--mesh: " "${model[@]}" --mesh tp:2
-refuses "did you mean tp?" "${model[@]}" --mesh tp=2 --plan tpp
+refuses "did you mean tp?" "${model[@]}" --mesh tp=2 --plan ttp
 refuses "dimension 0 of model.layers.0.self_attn.q_proj.weight, 4096 (32 units of 128), cannot be split evenly by \"tp\" of size 3; choose" \
   "${model[@]}" --mesh tp=3
 refuses "--batch: 0 is out of range" "${model[@]}" --mesh tp=2 --batch 0

@@ -51,8 +51,8 @@ absl::StatusOr<std::vector<TensorOr>> SumsOfSquares(
   for (const DistributedTensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
     DT_ASSIGN_OR_RETURN(const DistributedTensor squares, SumOfSquares(parameter.grad()));
-    const auto same = absl::c_find_if(
-        sums, [&](const TensorOr& sum) { return &sum->spec() == &squares.spec(); });
+    const auto same =
+        absl::c_find_if(sums, [&](const TensorOr& sum) { return &sum->spec() == &squares.spec(); });
     if (same == sums.end()) {
       sums.push_back(squares);
       continue;
