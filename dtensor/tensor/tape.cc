@@ -17,6 +17,14 @@
 
 namespace dtensor {
 
+namespace {
+
+// The lineage with which a gradient moves to another mesh: the ranks of one do not know lineages on
+// the other.
+constexpr uint64_t kOnTwoMeshes = 0;
+
+}  // namespace
+
 absl::Status Tape::Run(const Edge& root, Contribution first) {
   const TraceSpan span(context_.tracer(), TraceKind::kSpan, options_.who);
   const TracePhaseScope phase(context_.tracer(), TracePhase::kBackward);
@@ -92,11 +100,9 @@ absl::Status Tape::MoveToMeshOf(const Edge& edge, Contribution& more) {
   if (place.mesh_digest == more.spec->mesh_digest) return absl::OkStatus();
   DT_ASSIGN_OR_RETURN(const SpecPtr wanted,
                       context_.Intern(place.layout.Dual(), place.shape, more.spec->dtype));
-  const uint64_t lineage = at_leaf ? edge.leaf->lineage.id : edge.node->lineage;
   const TraceReason reason(context_.tracer(), TraceCause::kGradient, edge.index);
   DT_RETURN_IF_ERROR(MakeNow(more));
-  return MoveTo(more, wanted.get(),
-                {options_.who, MixLineage(options_.lineage, lineage), kGradientLineage});
+  return MoveTo(more, wanted.get(), {options_.who, kOnTwoMeshes, kGradientLineage});
 }
 
 // Adds it at the place to which the edge leads.
@@ -262,7 +268,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const bool on_mesh = decision.on_mesh;
   const TraceSpan span(on_mesh ? context_.tracer() : nullptr, TraceKind::kOperator, op.name);
   const AxisList passed = PassedAxes(decision, slots[0]);
-  const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
+  const ExchangeCaller caller(op.name, LineageOn(*decision.results[0], node.lineage),
                               kGradientLineage);
   Call made;
   DT_RETURN_IF_ERROR(SettleGradients(node, slots, passed, caller, made));
@@ -370,7 +376,7 @@ absl::Status Tape::Store() {
   std::vector<TensorImplPtr> gradients;
   for (const TensorImplPtr& leaf : leaves_) {
     Slot& slot = SlotOf(leaf);
-    uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
+    uint64_t lineage = LineageOn(*leaf->spec, leaf->lineage.id);
     if (leaf->grad != nullptr) {
       lineage = MixLineage(lineage, leaf->grad->lineage.id);
       if (!added_.contains(leaf.get())) {
@@ -389,7 +395,7 @@ absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImp
   if (it == arrived_.end()) return nullptr;
   Slot slot = it->second;  // it may be asked for again
   for (Contribution& sum : slot) sum.owned = false;
-  return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
+  return Sum(tensor, slot, LineageOn(*tensor->spec, tensor->lineage.id));
 }
 
 // The gradient of `tensor`. If all contributions have one layout, on the tensor's mesh, it has that
@@ -404,7 +410,9 @@ absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot,
         spec, context_.Intern(tensor->spec->layout, tensor->spec->shape, sum[0].spec->dtype));
   }
   const TraceReason reason(context_.tracer(), TraceCause::kLeafGradient);
-  DT_ASSIGN_OR_RETURN(Tensor local, Settle(sum, spec, {options_.who, lineage, kGradientLineage}));
+  const bool moves = sum[0].spec->mesh_digest != spec->mesh_digest;
+  const ExchangeCaller caller(options_.who, moves ? kOnTwoMeshes : lineage, kGradientLineage);
+  DT_ASSIGN_OR_RETURN(Tensor local, Settle(sum, spec, caller));
   if (local.overlaps_itself()) {
     auto copy = kernels::Duplicate(context_.device(), local);
     if (!copy.ok()) return context_.communicator().Fail(copy.status());
