@@ -72,6 +72,7 @@ absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> 
   ClipResult result;
   DT_ASSIGN_OR_RETURN(result.norm, Full(context, total.layout(), {}, total.dtype(), 0));
   DT_ASSIGN_OR_RETURN(result.scale, Full(context, total.layout(), {}, total.dtype(), 1));
+  if (!total.spec().on_mesh) return result;
   absl::Status status = kernels::ClipScale(context.device(), total.local(), max_norm,
                                            result.norm.local(), result.scale.local(), grad_factor);
   if (!status.ok()) return context.communicator().Fail(status);

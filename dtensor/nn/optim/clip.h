@@ -16,8 +16,9 @@ struct ClipResult {
 };
 // Computes the global norm of the parameters' gradients, and the factor that clips it to max_norm;
 // the gradients themselves are not changed. Each element of a global tensor counts once, however it
-// is replicated. max_norm <= 0: no clipping, scale is 1. Parameters without a gradient are skipped;
-// so pipeline stages, each on a mesh of its own, each get a norm of their own.
+// is replicated. max_norm <= 0: no clipping, scale is 1. Parameters without a gradient are skipped.
+// Parameters of pipeline stages, each on a mesh of its own, are clipped apart, and each stage gets
+// a norm of its own; ranks of other stages may make the call too.
 // `grad_factor`: the true gradients are the stored ones times this (1 / loss scale, if the loss was
 // scaled: loss_scaler.h). The norm is that of the true gradients, and scale includes the factor.
 // Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything

@@ -57,6 +57,14 @@ absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& v
       {who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0, and up to 2^62"});
 }
 
+// Whether each rank of `other` is on `mesh`, too.
+bool IsOnRanksOf(const DeviceMesh& mesh, const DeviceMesh& other) {
+  for (int position = 0; position < other.size(); ++position) {
+    if (!mesh.Contains(other.RankOf(position))) return false;
+  }
+  return true;
+}
+
 absl::Status CheckStateTensor(absl::string_view what, const DistributedTensor& value,
                               const DistributedTensor& like) {
   if (!value.defined()) return InvalidArgument({what, " is undefined"});
@@ -107,14 +115,14 @@ absl::Status Optimizer::CheckScale(const DistributedTensor& scale,
                                    const DistributedTensor& parameter) const {
   const DType wanted = AccumulatorOf(parameter.dtype());
   if (scale.dtype() == wanted && scale.ndim() == 0 && scale.layout().is_replicated() &&
-      &scale.context() == &parameter.context() && scale.spec().on_mesh) {
+      &scale.context() == &parameter.context() && IsOnRanksOf(scale.mesh(), parameter.mesh())) {
     return absl::OkStatus();
   }
-  return InvalidArgument({name_, ": grad_scale is ", scale.ToString(), " where a parameter ",
-                          parameter.ToString(), " needs a replicated ", ToString(wanted),
-                          " scalar of its Context that has its element on this rank; take it from ",
-                          "ClipByGlobalNorm of this optimizer's parameters, Cast or Redistribute ",
-                          "it"});
+  return InvalidArgument(
+      {name_, ": grad_scale is ", scale.ToString(), " where a parameter ", parameter.ToString(),
+       " needs a replicated ", ToString(wanted),
+       " scalar of its Context that has its element on the parameter's ranks; take it from ",
+       "ClipByGlobalNorm of this optimizer's parameters, Cast or Redistribute ", "it"});
 }
 
 absl::Status Optimizer::Step(double lr, const DistributedTensor& grad_scale) {
@@ -136,6 +144,7 @@ absl::Status Optimizer::StepOne(size_t index, double lr, const DistributedTensor
   DT_RETURN_IF_ERROR(BeforeWrite(parameter));
   for (const DistributedTensor& tensor : slot.tensors) DT_RETURN_IF_ERROR(BeforeWrite(tensor));
   Update update{.index = index, .lr = lr * slot.lr_scale, .step = ++slot.step};
+  if (!parameter.spec().on_mesh) return absl::OkStatus();
   if (grad_scale.defined()) update.grad_scale = grad_scale.local();
   for (const DistributedTensor& tensor : slot.tensors) update.states.push_back(tensor.local());
   if (slot.has_master()) {

@@ -60,8 +60,8 @@ class Optimizer {
   // change. No communication. Local data may have any strides; it is copied if it is not row-major.
   // Errors, before anything is written: kFailedPrecondition if a gradient is Partial or has another
   // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
-  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks this
-  // rank. Then failures.
+  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks one
+  // of the parameter's ranks. Then failures.
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
