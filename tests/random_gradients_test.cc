@@ -1,13 +1,15 @@
 // Law 3 for programs: random operators on random layouts, with redistributions between them and
 // tensors that are read several times, have the loss and the gradients of one rank: those of
 // GradientsOf, and of Backward, with buckets and groups, over what is gathered or run again.
-// Between them leaves stop to want gradients, and tensors are written to before they are read.
+// Between them leaves stop to want gradients, and tensors are written to before they are read. On
+// several meshes, each of part of the ranks, every rank runs the whole program.
 // DTENSOR_SEED repeats the slow one, DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -35,11 +37,11 @@ namespace {
 
 constexpr int kSteps = 8;
 
-// What the program does follows from its seed alone, where its tensors lie from the mesh, too.
+// What the program does follows from its seed alone, where its tensors lie from the meshes, too.
 class Program {
  public:
-  Program(Context& context, const DeviceMesh& mesh, uint32_t seed)
-      : context_(context), mesh_(mesh), choices_(seed), layouts_(seed + 1), seed_(seed) {}
+  Program(Context& context, const std::vector<DeviceMesh>& meshes, uint32_t seed)
+      : context_(context), meshes_(meshes), choices_(seed), layouts_(seed + 1), seed_(seed) {}
 
   // The loss, gradients of some tensors, and the gradient of each leaf.
   absl::StatusOr<std::vector<std::vector<double>>> Run() {
@@ -53,7 +55,7 @@ class Program {
       pool_.push_back(std::move(y));
     }
     DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Loss());
-    DT_ASSIGN_OR_RETURN(const std::vector<double> value, GlobalValues(loss));
+    DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss));
     std::vector<std::vector<double>> out = {value};
     if (Below(2) == 0) DT_RETURN_IF_ERROR(Backward(loss, {.retain_graph = true}));
     if (Below(2) == 0) DT_RETURN_IF_ERROR(AskForGradients(loss, out));
@@ -67,7 +69,7 @@ class Program {
     for (const DistributedTensor& leaf : leaves_) {
       out.emplace_back();
       if (!leaf.grad().defined()) continue;
-      DT_ASSIGN_OR_RETURN(out.back(), GlobalValues(leaf.grad()));
+      DT_ASSIGN_OR_RETURN(out.back(), Everywhere(leaf.grad()));
     }
     return out;
   }
@@ -77,9 +79,28 @@ class Program {
  private:
   int64_t Below(size_t n) { return static_cast<int64_t>(choices_() % n); }
 
+  // All elements, on every rank of the world.
+  absl::StatusOr<std::vector<double>> Everywhere(const DistributedTensor& x) {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh all, DeviceMesh::Create({{"all", context_.world_size()}}));
+    DT_ASSIGN_OR_RETURN(const auto whole,
+                        x.Detach().Redistribute(Layout::Replicated(all, x.ndim())));
+    return GlobalValues(whole);
+  }
+
   Layout AnyLayout(const Dims& shape) {
+    return AnyLayout(shape, meshes_[meshes_.size() > 1 ? layouts_() % meshes_.size() : 0]);
+  }
+  Layout AnyLayout(const Dims& shape, const DeviceMesh& mesh) {
     const auto all = AllPlacements(static_cast<int>(shape.size()), ReduceOp::kSum, AllOrders());
-    return DrawLayout(mesh_, shape, [&] { return all[layouts_() % all.size()]; });
+    return DrawLayout(mesh, shape, [&] { return all[layouts_() % all.size()]; });
+  }
+
+  // On that mesh, in any layout if it was not there.
+  TensorOr To(const DeviceMesh& mesh, const TensorOr& x) {
+    if (!x.ok() || x->mesh() == mesh) return x;
+    const Layout layout = AnyLayout(x->shape(), mesh);
+    const bool async = layouts_() % 3 == 0;
+    return x->Redistribute(layout, {.async = async, .on_use = !async});
   }
 
   // Elsewhere, perhaps only until it is read.
@@ -106,17 +127,22 @@ class Program {
 
   // As it is used. One that is Partial stays alone.
   TensorOr InGroup(const DistributedTensor& leaf, GatherGroup& group) {
-    const Layout used = AnyLayout(leaf.shape());
+    const Layout used = AnyLayout(leaf.shape(), leaf.mesh());
     if (used.is_partial() || leaf.layout().is_partial()) return leaf;
     DT_RETURN_IF_ERROR(group.Add(leaf, used));
     return ForUse(leaf);
   }
 
+  // A leaf on the mesh of x, or moved there.
+  TensorOr LeafFor(const DistributedTensor& x, const Dims& shape, bool wanted = true) {
+    return To(x.mesh(), Leaf(shape, wanted));
+  }
+
   // Of x's shape, or broadcast to it.
   TensorOr Partner(const DistributedTensor& x) {
     const DistributedTensor other = pool_[Below(pool_.size())];
-    if (other.shape() == x.shape()) return other;
-    return Leaf({Below(2) == 0 ? 1 : x.shape()[0], Below(2) == 0 ? 1 : x.shape()[1]});
+    if (other.shape() == x.shape()) return To(x.mesh(), other);
+    return LeafFor(x, {Below(2) == 0 ? 1 : x.shape()[0], Below(2) == 0 ? 1 : x.shape()[1]});
   }
 
   // x and all results have two dimensions.
@@ -136,13 +162,13 @@ class Program {
       case 4:
         return Softmax(x);
       case 5:
-        return RmsNorm(x, Reshape(Leaf({1, columns}), {columns}), .1);
+        return RmsNorm(x, Reshape(LeafFor(x, {1, columns}), {columns}), .1);
       case 6:
         return Reshape(Sum(x, {0}), {1, columns});
       case 7:
         return Reshape(Mean(x, {1}), {rows, 1});
       case 8:
-        return Linear(x, Leaf({1 + Below(4), columns}));
+        return Linear(x, LeafFor(x, {1 + Below(4), columns}));
       case 9:
         return Add(x, Partner(x));
       case 10:
@@ -165,8 +191,8 @@ class Program {
       case 18:
         return LogSoftmax(x);
       case 19: {
-        const TensorOr weight = Reshape(Leaf({1, columns}), {columns});
-        return LayerNorm(x, weight, Reshape(Leaf({1, columns}), {columns}), .1);
+        const TensorOr weight = Reshape(LeafFor(x, {1, columns}), {columns});
+        return LayerNorm(x, weight, Reshape(LeafFor(x, {1, columns}), {columns}), .1);
       }
       case 20:
         return Concat({x, Scale(x, -1), Silu(x)}, static_cast<int>(Below(2)));
@@ -190,7 +216,9 @@ class Program {
       chain.push_back(at);
     }
     TensorOr sum = x;
-    for (const DistributedTensor& one : chain) sum = Add(sum, Mul(one, Leaf(x.shape())));
+    for (const DistributedTensor& one : chain) {
+      sum = Add(sum, To(x.mesh(), Mul(one, LeafFor(one, x.shape()))));
+    }
     return sum;
   }
 
@@ -211,10 +239,15 @@ class Program {
     const int64_t kind = Below(5);
     const Layout layout = AnyLayout(x.shape());
     const RecomputeOptions options = {.keep_collectives = Below(3) == 0};
+    // The same when it runs again.
+    const auto beside = [=](const DistributedTensor& other) -> TensorOr {
+      if (other.mesh() == layout.mesh()) return other;
+      return other.Redistribute(Layout::Replicated(layout.mesh(), 2));
+    };
     const auto fn = [=](absl::Span<const DistributedTensor> given) -> TensorsOr {
       const TensorOr moved = RedistributeForUse(given[0], layout);
-      TensorOr y = kind == 0 ? given[0] : kind == 1 ? Silu(moved) : Mul(moved, leaf);
-      if (kind == 3) y = Add(y, given[2]);
+      TensorOr y = kind == 0 ? given[0] : kind == 1 ? Silu(moved) : Mul(moved, beside(leaf));
+      if (kind == 3) y = Add(y, beside(given[2]));
       DT_RETURN_IF_ERROR(y.status());
       return std::vector<DistributedTensor>{*y, kind == 4 ? given[2] : *y};
     };
@@ -224,7 +257,7 @@ class Program {
     const bool nests = Below(4) == 0;
     DT_ASSIGN_OR_RETURN(const auto results, nests ? Recompute(operands, twice, options)
                                                   : Recompute(operands, fn, options));
-    return Add(results[0], Scale(results[Below(2)], 2));
+    return Add(results[0], To(results[0].mesh(), Scale(results[Below(2)], 2)));
   }
 
   // Of tensors that want some; those that the loss does not depend on have none.
@@ -239,7 +272,7 @@ class Program {
     for (const DistributedTensor& gradient : gradients) {
       out.emplace_back();
       if (!gradient.defined()) continue;
-      DT_ASSIGN_OR_RETURN(out.back(), GlobalValues(gradient));
+      DT_ASSIGN_OR_RETURN(out.back(), Everywhere(gradient));
     }
     return absl::OkStatus();
   }
@@ -247,15 +280,16 @@ class Program {
   TensorOr Loss() {
     TensorOr loss = DistributedTensor();
     for (size_t i = pool_.size() - 3; i < pool_.size(); ++i) {
-      const TensorOr part = Sum(Mul(pool_[i], Leaf(pool_[i].shape(), /*wanted=*/false)), {0, 1});
-      loss = loss->defined() ? Add(loss, part) : part;
+      const TensorOr factors = LeafFor(pool_[i], pool_[i].shape(), /*wanted=*/false);
+      const TensorOr part = Sum(Mul(pool_[i], factors), {0, 1});
+      loss = loss->defined() ? Add(loss, To(loss->mesh(), part)) : part;
       DT_RETURN_IF_ERROR(loss.status());
     }
     return loss;
   }
 
   Context& context_;
-  const DeviceMesh& mesh_;
+  const std::vector<DeviceMesh>& meshes_;
   std::mt19937 choices_, layouts_;
   uint32_t seed_;
   const std::shared_ptr<GatherGroups> all_groups_ = GatherGroups::New();
@@ -280,13 +314,15 @@ void ExpectSame(const std::vector<std::vector<double>>& got,
   }
 }
 
-void Try(const char* mesh_text, uint32_t first, int programs, const OverlapOptions& overlap = {}) {
+void TryOn(const std::vector<DeviceMesh>& meshes, int world, uint32_t first, int programs,
+           const OverlapOptions& overlap) {
   RunOptions options;
   // Where it overlaps, on the device that shows what was never written.
   options.device = SuiteDevice(overlap.chunks > 0 ? Device::Kind::kDeferred : Device::Kind::kCpu);
-  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+  std::string where;
+  for (const DeviceMesh& mesh : meshes) absl::StrAppend(&where, " on ", mesh.ToString());
   std::vector<std::vector<std::vector<double>>> wanted;
-  const DeviceMesh one;
+  const std::vector<DeviceMesh> one(1);
   DT_ASSERT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
     for (int i = 0; i < programs; ++i) {
       DT_ASSIGN_OR_RETURN(auto want, Program(context, one, first + 10 * i).Run());
@@ -294,20 +330,43 @@ void Try(const char* mesh_text, uint32_t first, int programs, const OverlapOptio
     }
     return absl::OkStatus();
   }));
-  DT_ASSERT_OK(RunRanks(
-      mesh.size(),
-      [&](Context& context) -> absl::Status {
-        for (int i = 0; i < programs; ++i) {
-          Program program(context, mesh, first + 10 * i);
-          const auto got = program.Run();
-          const std::string what =
-              absl::StrCat(" of program ", first + 10 * i, " on ", mesh_text, program.text());
-          if (!got.ok()) return absl::InternalError(absl::StrCat(got.status().message(), what));
-          if (context.rank() == 0) ExpectSame(*got, wanted[i], what);
-        }
-        return absl::OkStatus();
-      },
-      options, {.overlap = overlap}));
+  DT_ASSERT_OK(RunRanks(world,
+                        [&](Context& context) -> absl::Status {
+                          for (int i = 0; i < programs; ++i) {
+                            Program program(context, meshes, first + 10 * i);
+                            const auto got = program.Run();
+                            const std::string what =
+                                absl::StrCat(" of program ", first + 10 * i, where, program.text());
+                            if (!got.ok())
+                              return absl::InternalError(
+                                  absl::StrCat(got.status().message(), what));
+                            if (context.rank() == 0) ExpectSame(*got, wanted[i], what);
+                          }
+                          return absl::OkStatus();
+                        },
+                        options, {.overlap = overlap}));
+}
+
+void Try(const char* mesh_text, uint32_t first, int programs, const OverlapOptions& overlap = {}) {
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+  TryOn({mesh}, mesh.size(), first, programs, overlap);
+}
+
+// On one to three meshes of some of the ranks, in any order.
+void TryOnDrawnMeshes(uint32_t first, int programs, const OverlapOptions& overlap = {}) {
+  std::mt19937 random(first);
+  const int world = 4 + static_cast<int>(random() % 3);
+  std::vector<DeviceMesh> meshes;
+  for (auto left = 1 + random() % 3; left > 0; --left) {
+    const char* const grids[] = {"a=1", "a=2", "a=3", "a=2,b=2", "b=1,a=2"};
+    DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh grid, DeviceMesh::Parse(grids[random() % 5]));
+    std::vector<int> ranks(world);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::shuffle(ranks.begin(), ranks.end(), random);
+    ranks.resize(grid.size());
+    meshes.push_back(*grid.OnRanks(ranks));
+  }
+  TryOn(meshes, world, first, programs, overlap);
 }
 
 TEST(RandomGradients, AreThoseOfOneRank) {
@@ -328,6 +387,12 @@ TEST(RandomGradients, OverlappedAreThoseOfOneRank) {
   Try("a=2,b=2,c=2", 482755085, 1, overlap);
 }
 
+TEST(RandomGradients, OnMeshesOfPartOfTheRanksAreThoseOfOneRank) {
+  for (uint32_t first = 3; first < 43; ++first) {
+    TryOnDrawnMeshes(first, 10, {.chunks = static_cast<int>(first % 3), .min_bytes = 0});
+  }
+}
+
 TEST(RandomGradients, SlowAreThoseOfOneRank) {
   const char* const meshes[] = {"a=2", "a=5", "a=2,b=2", "a=3,b=2", "a=2,b=2,c=2"};
   const SlowTestTime time;
@@ -335,7 +400,8 @@ TEST(RandomGradients, SlowAreThoseOfOneRank) {
   int programs = 0;
   for (; time.Left() && !HasFailure(); programs += 100) {
     const OverlapOptions overlap{.chunks = static_cast<int>(random.Below(4)), .min_bytes = 0};
-    Try(meshes[random.Below(5)], static_cast<uint32_t>(random.Below(1 << 30)), 100, overlap);
+    Try(meshes[random.Below(5)], static_cast<uint32_t>(random.Below(1 << 30)), 50, overlap);
+    TryOnDrawnMeshes(static_cast<uint32_t>(random.Below(1 << 30)), 50, overlap);
   }
   std::cout << programs << " programs\n";
 }

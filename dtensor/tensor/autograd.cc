@@ -87,7 +87,8 @@ Tape MakeTape(absl::string_view who, const DistributedTensor& loss, const Backwa
   if (options.gradient.defined()) {
     lineage = MixLineage(lineage, options.gradient.impl()->lineage.id);
   }
-  return Tape(loss.context(), {who, lineage, options.retain_graph, options.bucket_bytes},
+  return Tape(loss.context(),
+              {who, lineage, loss.spec().mesh_digest, options.retain_graph, options.bucket_bytes},
               std::move(walk));
 }
 

@@ -137,6 +137,35 @@ TEST(Stages, AGroupIsGatheredAgainAtOneTimeOnAllRanks) {
   }));
 }
 
+// As each stage's own optimizer does: its states are made, and its weights written to, on the
+// ranks of the stage alone.
+TEST(Stages, OthersNeedNotMakeOrWriteWhatTheyDoNotHave) {
+  DT_EXPECT_OK(RunRanks(4, [](Context& context) -> absl::Status {
+    const DeviceMesh first = Mesh("tp=2@0,1"), second = Mesh("tp=2@2,1");
+    DT_ASSIGN_OR_RETURN(const auto w, Leaf(context, first, {Shard(1)}, {4, 4}, 2));
+    DT_ASSIGN_OR_RETURN(const auto v, Leaf(context, second, {Shard(0)}, {4, 4}, 3));
+    const Layout there = *Layout::FromPlacements(second, {Shard(1)}, Dims{4, 4});
+    for (int step = 0; step < 2; ++step) {
+      for (const DistributedTensor& weight : {w, v}) {
+        if (!weight.mesh().Contains(context.rank())) continue;
+        DT_RETURN_IF_ERROR(FullLike(weight, 0).status());
+        DT_RETURN_IF_ERROR(BeforeWrite(weight));
+      }
+      DT_ASSIGN_OR_RETURN(const auto x, Leaf(context, first, {Shard(0)}, {4, 4}, step));
+      DT_ASSIGN_OR_RETURN(const auto h, Tanh(MatMul(x, w)));
+      DT_ASSIGN_OR_RETURN(const auto moved, h.Redistribute(there));
+      const TensorOr loss = Sum(Tanh(MatMul(moved, v)), {0, 1});
+      DT_ASSIGN_OR_RETURN(const auto gradients,
+                          GradientsOf(loss, {moved, x}, {.retain_graph = true}));
+      EXPECT_EQ(gradients[0].mesh(), second);
+      EXPECT_EQ(gradients[1].mesh(), first);
+      DT_RETURN_IF_ERROR(Backward(loss));
+      DT_RETURN_IF_ERROR(ReduceGradients({w, v, x}));
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // x on the first mesh, weights on both. The result is that of one mesh.
 struct Program {
   std::vector<DeviceMesh> stages;

@@ -18,6 +18,14 @@
 
 namespace dtensor {
 
+namespace {
+
+// The lineage with which a gradient moves to another mesh: the ranks of one do not know lineages on
+// the other.
+constexpr uint64_t kOnTwoMeshes = 0;
+
+}  // namespace
+
 absl::Status Tape::Run(const Edge& root, Contribution first) {
   const TraceSpan span(context_.tracer(), TraceKind::kSpan, options_.who);
   const TracePhaseScope phase(context_.tracer(), TracePhase::kBackward);
@@ -250,7 +258,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const bool on_mesh = decision.on_mesh;
   const TraceSpan span(on_mesh ? context_.tracer() : nullptr, TraceKind::kOperator, op.name);
   const AxisList passed = PassedAxes(decision, slots[0]);
-  const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
+  const ExchangeCaller caller(op.name, LineageOn(*decision.results[0], node.lineage),
                               kGradientLineage);
   Call made;
   DT_RETURN_IF_ERROR(SettleGradients(node, slots, passed, caller, made));
@@ -310,14 +318,14 @@ absl::Status Tape::CrossMeshes(const Node& node, Slot& slot) {
 // Partial.
 absl::StatusOr<Contribution> Tape::MovedBack(const Node& node, Slot& slot) {
   const Decision& decision = *node.decision;
-  const ExchangeCaller caller(options_.who, MixLineage(options_.lineage, node.lineage),
-                              kGradientLineage);
   const TraceReason reason(context_.tracer(), TraceCause::kGradient, 0);
   Contribution sum = slot[0];
   if (slot.size() > 1) {
     DT_ASSIGN_OR_RETURN(sum.spec, context_.Intern(decision.result_gradient_specs[0]->layout,
                                                   sum.spec->shape, sum.spec->dtype));
-    DT_ASSIGN_OR_RETURN(sum.local, Settle(slot, sum.spec.get(), caller));
+    const uint64_t lineage = LineageOn(*decision.results[0], node.lineage);
+    DT_ASSIGN_OR_RETURN(sum.local,
+                        Settle(slot, sum.spec.get(), {options_.who, lineage, kGradientLineage}));
     sum.late = nullptr;
   }
   slot.clear();
@@ -325,7 +333,7 @@ absl::StatusOr<Contribution> Tape::MovedBack(const Node& node, Slot& slot) {
   if (node.edges[0].leaf != nullptr) DT_RETURN_IF_ERROR(ConvertFor(*node.edges[0].leaf, sum));
   DT_ASSIGN_OR_RETURN(const SpecPtr wanted, context_.Intern(decision.gradients[0]->layout,
                                                             sum.spec->shape, sum.spec->dtype));
-  DT_RETURN_IF_ERROR(MoveTo(sum, wanted.get(), caller));
+  DT_RETURN_IF_ERROR(MoveTo(sum, wanted.get(), {options_.who, kOnTwoMeshes, kGradientLineage}));
   return sum;
 }
 
@@ -395,7 +403,7 @@ absl::Status Tape::Store() {
   std::vector<TensorImplPtr> gradients;
   for (const TensorImplPtr& leaf : leaves_) {
     Slot& slot = SlotOf(leaf);
-    uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
+    uint64_t lineage = LineageOn(*leaf->spec, leaf->lineage.id);
     if (leaf->grad != nullptr) {
       lineage = MixLineage(lineage, leaf->grad->lineage.id);
       if (!added_.contains(leaf.get())) {
@@ -414,7 +422,7 @@ absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImp
   if (it == arrived_.end()) return nullptr;
   Slot slot = it->second;  // it may be asked for again
   for (Contribution& sum : slot) sum.owned = false;
-  return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
+  return Sum(tensor, slot, LineageOn(*tensor->spec, tensor->lineage.id));
 }
 
 // The gradient of `tensor`. If all contributions have one layout, it has that layout; else the

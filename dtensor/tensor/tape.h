@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/redistribution/lineage.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/gather_group.h"
@@ -38,9 +39,10 @@ absl::Status MakeNow(Contribution& sum);
 class Tape {
  public:
   struct Options {
-    absl::string_view who;  // what the user called
-    uint64_t lineage = 0;   // of the loss and its gradient
-    bool retain = false;    // keep what operators saved: they may be walked again
+    absl::string_view who;     // what the user called
+    uint64_t lineage = 0;      // of the loss and its gradient,
+    uint64_t mesh_digest = 0;  // which are on this mesh
+    bool retain = false;       // keep what operators saved: they may be walked again
     int64_t bucket_bytes = 0;
   };
   Tape(Context& context, const Options& options, TapeWalk walk)
@@ -67,6 +69,13 @@ class Tape {
     absl::InlinedVector<Slot, 2> slots;  // of the node's results
   };
 
+  // The lineage of what is done on the mesh of `spec`, for something of this lineage. That of the
+  // loss is only known to ranks of the loss's mesh: others need not make the same tensors on it, or
+  // write to them.
+  uint64_t LineageOn(const Spec& spec, uint64_t lineage) const {
+    const bool known = spec.mesh_digest == options_.mesh_digest;
+    return MixLineage(known ? options_.lineage : 0, lineage);
+  }
   // The slot of a leaf, which may no longer want a gradient.
   Slot& SlotOf(const TensorImplPtr& leaf) { return arrived_[PlaceOf({nullptr, 0, leaf})]; }
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);

@@ -24,7 +24,7 @@ absl::Status Tape::Complete(const GatherWalk::Completed& completed) {
 // buckets.
 absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
   Slot slot = std::exchange(SlotOf(leaf), {});
-  uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
+  uint64_t lineage = LineageOn(*leaf->spec, leaf->lineage.id);
   const bool reduced = leaf->grad != nullptr && leaf->grad->spec->layout == leaf->spec->layout;
   const bool adds = leaf->grad != nullptr && (!reduced || slot.size() > 1);
   // Only once, even if more of its gradient arrives after it was complete.
@@ -75,7 +75,7 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
   for (size_t i = 0; i < leaves.size(); ++i) {
     const TensorImpl& leaf = *leaves[i];
     Slot slot = std::exchange(SlotOf(leaves[i]), {});
-    const uint64_t lineage = MixLineage(options_.lineage, leaf.lineage.id);
+    const uint64_t lineage = LineageOn(*leaf.spec, leaf.lineage.id);
     DT_ASSIGN_OR_RETURN(gradients[i], Sum(leaves[i], slot, lineage));
     const SpecPtr from = gradients[i]->spec;
     DT_ASSIGN_OR_RETURN(const SpecPtr to,

@@ -57,6 +57,14 @@ absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& v
       {who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0, and up to 2^62"});
 }
 
+// Whether each rank of `other` is on `mesh`, too.
+bool IsOnRanksOf(const DeviceMesh& mesh, const DeviceMesh& other) {
+  for (int position = 0; position < other.size(); ++position) {
+    if (!mesh.Contains(other.RankOf(position))) return false;
+  }
+  return true;
+}
+
 absl::Status CheckStateTensor(absl::string_view what, const DistributedTensor& value,
                               const DistributedTensor& like) {
   if (!value.defined()) return InvalidArgument({what, " is undefined"});
@@ -107,15 +115,14 @@ absl::Status Optimizer::CheckScale(const DistributedTensor& scale,
                                    const DistributedTensor& parameter) const {
   const DType wanted = AccumulatorOf(parameter.dtype());
   if (scale.dtype() == wanted && scale.ndim() == 0 && scale.layout().is_replicated() &&
-      &scale.context() == &parameter.context() &&
-      (scale.spec().on_mesh || !parameter.spec().on_mesh)) {
+      &scale.context() == &parameter.context() && IsOnRanksOf(scale.mesh(), parameter.mesh())) {
     return absl::OkStatus();
   }
-  return InvalidArgument({name_, ": grad_scale is ", scale.ToString(), " where a parameter ",
-                          parameter.ToString(), " needs a replicated ", ToString(wanted),
-                          " scalar of its Context that has its element on this rank; take it from ",
-                          "ClipByGlobalNorm of this optimizer's parameters, Cast or Redistribute ",
-                          "it"});
+  return InvalidArgument(
+      {name_, ": grad_scale is ", scale.ToString(), " where a parameter ", parameter.ToString(),
+       " needs a replicated ", ToString(wanted),
+       " scalar of its Context that has its element on the parameter's ranks; take it from ",
+       "ClipByGlobalNorm of this optimizer's parameters, Cast or Redistribute ", "it"});
 }
 
 absl::Status Optimizer::Step(double lr, const DistributedTensor& grad_scale) {

@@ -60,9 +60,9 @@ class Optimizer {
   // change. No communication. Local data may have any strides; it is copied if it is not row-major.
   // Errors, before anything is written: kFailedPrecondition if a gradient is Partial or has another
   // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
-  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks this
-  // rank where the parameter's has it. Then failures. A rank that is not on a parameter's mesh only
-  // counts the step.
+  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks one
+  // of the parameter's ranks. Then failures. A rank that is not on a parameter's mesh only counts
+  // the step.
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 

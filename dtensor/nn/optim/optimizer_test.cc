@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/clip.h"
 #include "dtensor/nn/optim/sgd.h"
 #include "dtensor/nn/testing/small_problem.h"
 #include "dtensor/ops/ops.h"
@@ -98,7 +99,7 @@ TEST(Optimizer, RefusesAScaleThatDoesNotFit) {
 }
 
 // As one stage of a pipeline would make it: others have none of its elements.
-TEST(Optimizer, RefusesAScaleThatIsNotOnTheRank) {
+TEST(Optimizer, RefusesAScaleThatIsNotOnTheParametersRanks) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const DeviceMesh first, DeviceMesh::Parse("tp=1@0..0"));
     DT_ASSIGN_OR_RETURN(const DeviceMesh second, DeviceMesh::Parse("tp=1@1..1"));
@@ -108,13 +109,32 @@ TEST(Optimizer, RefusesAScaleThatIsNotOnTheRank) {
     DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({weight}, {}));
     DT_ASSIGN_OR_RETURN(const DistributedTensor scale,
                         Full(context, first, {Replicate()}, {}, DType::kF32, 0.5));
-    if (context.rank() == 0) return absl::OkStatus();
     DT_RETURN_IF_ERROR(AddSmallGradient(weight, std::vector<double>(4, 1)));
     EXPECT_THAT(sgd.Step(0.1, scale),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("grad_scale is [] f32 on [\"tp\"=1]@0"),
-                               HasSubstr("on this rank"))));
+                               HasSubstr("on the parameter's ranks"))));
+    if (context.rank() == 0) return absl::OkStatus();
     EXPECT_THAT(SmallValues(weight), IsOkAndHolds(std::vector<double>(4, 1)));
+    return absl::OkStatus();
+  }));
+}
+
+// As ranks that run a whole pipeline do.
+TEST(Optimizer, StepsOnOtherRanksChangeNothing) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1@1..1"));
+    DT_ASSIGN_OR_RETURN(DistributedTensor weight,
+                        Full(context, mesh, {Replicate()}, {4}, DType::kF64, 1));
+    DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({weight}, {}));
+    for (int i = 0; i < 2; ++i) {
+      DT_RETURN_IF_ERROR(Backward(Sum(Mul(weight, weight), {0})));
+      DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm({weight}, .5));
+      EXPECT_EQ(clip.norm.local().numel(), context.rank());
+      DT_RETURN_IF_ERROR(adamw.Step(0.1, clip.scale));
+      adamw.ClearGradients();
+    }
     return absl::OkStatus();
   }));
 }
