@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/recompute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -42,10 +44,9 @@ struct Chain {
     Chain chain;
     for (int64_t s = 0; s < stages; ++s) {
       DT_ASSIGN_OR_RETURN(chain.meshes.emplace_back(), mesh.At("pp", s));
-      DT_ASSIGN_OR_RETURN(
-          chain.weights.emplace_back(),
-          RandomNormal(context, Layout::Replicated(chain.meshes.back(), 2), {4, 4},
-                       {.seed = static_cast<uint64_t>(s), .dtype = DType::kF64}));
+      DT_ASSIGN_OR_RETURN(chain.weights.emplace_back(),
+                          RandomNormal(context, Layout::Replicated(chain.meshes.back(), 2), {4, 4},
+                                       {.seed = static_cast<uint64_t>(s), .dtype = DType::kF64}));
       DT_RETURN_IF_ERROR(chain.weights.back().set_requires_grad(true));
     }
     return chain;
@@ -82,9 +83,8 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
         DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, stages));
         DT_ASSIGN_OR_RETURN(const Chain reference, Chain::Create(context, mesh, stages));
         DT_ASSIGN_OR_RETURN(const auto sum,
-                            RunPipeline(context, mesh, "pp", micro_batches, [&](int64_t i) {
-                              return chain.Loss(context, i);
-                            }));
+                            RunPipeline(context, mesh, "pp", micro_batches,
+                                        [&](int64_t i) { return chain.Loss(context, i); }));
         TensorOr expected = reference.Loss(context, 0);
         for (int64_t i = 1; i < micro_batches; ++i) {
           expected = Add(expected, reference.Loss(context, i));
@@ -95,12 +95,39 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
         for (int64_t s = 0; s < stages; ++s) {
           DT_ASSIGN_OR_RETURN(const auto got, Everywhere(chain.weights[s].grad(), mesh));
           DT_ASSIGN_OR_RETURN(const auto want, Everywhere(reference.weights[s].grad(), mesh));
-          EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want)) << text << ' ' << s;
+          EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want))
+              << text << ' ' << s;
         }
         return absl::OkStatus();
       }));
     }
   }
+}
+
+// Ranks run it again at different places among the micro-batches, so what it makes is not counted.
+TEST(RunPipeline, AFunctionThatRunsAgainMayMakeTensors) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const auto loss = [&](int64_t i) -> TensorOr {
+      DT_ASSIGN_OR_RETURN(auto x, Full(context, Layout::Replicated(chain.meshes[0], 2), {3, 4},
+                                       DType::kF64, static_cast<double>(i)));
+      for (int s = 0; s < 2; ++s) {
+        const Layout here = Layout::Replicated(chain.meshes[s], 2);
+        const auto block = [&context, &chain, here,
+                            s](absl::Span<const DistributedTensor> z) -> TensorsOr {
+          const TensorOr one = Full(context, here, {3, 4}, DType::kF64, 1);
+          DT_ASSIGN_OR_RETURN(auto y, Tanh(MatMul(Add(z[0], one), chain.weights[s])));
+          return std::vector<DistributedTensor>{std::move(y)};
+        };
+        DT_ASSIGN_OR_RETURN(x, x.Redistribute(here));
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({x}, block));
+        x = y[0];
+      }
+      return Sum(x, {0, 1});
+    };
+    return RunPipeline(context, mesh, "pp", 4, loss).status();
+  }));
 }
 
 // The first stage of three keeps what it saved of three micro-batches at a time, the last one of
@@ -164,14 +191,13 @@ TEST(RunPipeline, AConnectionThatSkipsAStageFailsOnAllRanks) {
   std::vector<absl::Status> heard(3);
   const absl::Status status = RunRanks(3, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 3));
-    heard[context.rank()] =
-        RunPipeline(context, mesh, "pp", 4, [&](int64_t) -> TensorOr {
-          DT_ASSIGN_OR_RETURN(const auto x, Tanh(chain.weights[0]));
-          const Layout middle = Layout::Replicated(chain.meshes[1], 2);
-          const Layout last = Layout::Replicated(chain.meshes[2], 2);
-          DT_ASSIGN_OR_RETURN(const auto y, Tanh(x.Redistribute(middle)));
-          return Sum(Mul(x.Redistribute(last), y.Redistribute(last)), {0, 1});
-        }).status();
+    heard[context.rank()] = RunPipeline(context, mesh, "pp", 4, [&](int64_t) -> TensorOr {
+                              DT_ASSIGN_OR_RETURN(const auto x, Tanh(chain.weights[0]));
+                              const Layout middle = Layout::Replicated(chain.meshes[1], 2);
+                              const Layout last = Layout::Replicated(chain.meshes[2], 2);
+                              DT_ASSIGN_OR_RETURN(const auto y, Tanh(x.Redistribute(middle)));
+                              return Sum(Mul(x.Redistribute(last), y.Redistribute(last)), {0, 1});
+                            }).status();
     return heard[context.rank()];
   });
   EXPECT_FALSE(status.ok());

@@ -170,8 +170,9 @@ bool StaysExpanded(const TensorImpl& source, const RankRedistributionPlan& plan)
 
 // A tensor that moves to another mesh gets a new lineage, counted there.
 Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
-  return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
-                                   : impl.lineage;
+  if (!ChangesMesh(impl, target)) return impl.lineage;
+  impl.context->NoteMeshChange();
+  return impl.context->NextLineage(target, "Redistribute");
 }
 
 // The tensor whose `remembered` serves `impl`: its twin, or itself.
@@ -467,8 +468,8 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
     const NoGrad no_grad(context);  // an edge would lead to the leaf, which keeps this
     DT_ASSIGN_OR_RETURN(auto plan, context.Plan(leaf->spec, target));
     const ExchangeCaller caller = RedistributeCaller(*leaf, *target);
-    DT_ASSIGN_OR_RETURN(
-        place.moved, RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
+    DT_ASSIGN_OR_RETURN(place.moved,
+                        RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
     place.spec = target;
     place.version = version;
   }

@@ -1,6 +1,4 @@
 // Stage: pipelines train as one rank does, and keep and move what their stages need.
-#include "dtensor/parallel_plans/stage.h"
-
 #include <map>
 #include <string>
 #include <tuple>
@@ -12,6 +10,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/pipeline.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -106,14 +105,12 @@ absl::StatusOr<Outcome> Train(Context& context, const Case& c) {
   config.tie_embeddings = c.tied;
   Transformer model(config);
   model.SetDType(DType::kF64);
-  DT_RETURN_IF_ERROR(
-      plan.Apply(model, context, mesh, {.seed = 3, .recompute = c.recompute}));
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3, .recompute = c.recompute}));
   const std::vector<DistributedTensor> parameters = model.Parameters();
   DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(parameters, {}));
   Outcome mine;
   for (int step = 0; step < 3; ++step) {
-    DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
-                        LossAndGradients(context, mesh, model, c));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, LossAndGradients(context, mesh, model, c));
     DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss, mesh));
     mine.losses.push_back(value[0]);
     DT_RETURN_IF_ERROR(ReduceGradients(parameters));
@@ -174,7 +171,9 @@ TEST(Stages, TrainAsOneRankDoes) {
         {"pp=2,dp=2,tp=2", absl::StrCat(tp, dp, kTwoStages)},
         {"pp=2,dp=2,tp=2", absl::StrCat(tp, fsdp, kTwoStages)},
         {"pp=2,dp=2", absl::StrCat(fsdp, kTwoStages), {"{model.layers.*,lm_head}"}},
+        {"pp=2,dp=2", absl::StrCat(fsdp, kTwoStages), {""}},  // all stages in one
         {"pp=3", three},
+        {"pp=3", three, {"{model,model.layers.*.mlp}"}},
         {"pp=3,dp=2", absl::StrCat(dp, three)},
         {"pp=3,dp=2", absl::StrCat(dp, inside)},
         {"pp=2,cp=2",
@@ -271,8 +270,7 @@ TEST(Stages, RefusesWhatCannotBe) {
     const DeviceMesh mesh = *DeviceMesh::Parse("pp=2,dp=2");
     const auto refused = [&](const std::string& text) {
       Transformer model(SmallTransformer());
-      return std::string(
-          ParallelPlan::Parse(text)->Apply(model, context, mesh, {}).message());
+      return std::string(ParallelPlan::Parse(text)->Apply(model, context, mesh, {}).message());
     };
     const std::string two = kTwoStages;
     EXPECT_THAT(refused(R"({"lm_head", Stage("pp", 2)})"), HasSubstr("coordinates are 0 to 1"));
