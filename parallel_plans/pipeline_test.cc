@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/recompute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -100,6 +102,32 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
       }));
     }
   }
+}
+
+// Ranks run it again at different places among the micro-batches, so what it makes is not counted.
+TEST(RunPipeline, AFunctionThatRunsAgainMayMakeTensors) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const auto loss = [&](int64_t i) -> TensorOr {
+      DT_ASSIGN_OR_RETURN(auto x, Full(context, Layout::Replicated(chain.meshes[0], 2), {3, 4},
+                                       DType::kF64, static_cast<double>(i)));
+      for (int s = 0; s < 2; ++s) {
+        const Layout here = Layout::Replicated(chain.meshes[s], 2);
+        const auto block = [&context, &chain, here,
+                            s](absl::Span<const DistributedTensor> z) -> TensorsOr {
+          const TensorOr one = Full(context, here, {3, 4}, DType::kF64, 1);
+          DT_ASSIGN_OR_RETURN(auto y, Tanh(MatMul(Add(z[0], one), chain.weights[s])));
+          return std::vector<DistributedTensor>{std::move(y)};
+        };
+        DT_ASSIGN_OR_RETURN(x, x.Redistribute(here));
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({x}, block));
+        x = y[0];
+      }
+      return Sum(x, {0, 1});
+    };
+    return RunPipeline(context, mesh, "pp", 4, loss).status();
+  }));
 }
 
 // The first stage of three keeps what it saved of three micro-batches at a time, the last one of

@@ -1,5 +1,7 @@
 #include "dtensor/tensor/collective_results.h"
 
+#include "dtensor/redistribution/lineage.h"
+
 namespace dtensor {
 
 void CollectiveResults::Keep(const CollectiveCall& call, absl::Span<const Tensor> results) {
@@ -25,16 +27,17 @@ void CollectiveResults::Rewind() {
   for (Entry& entry : entries_) entry.taken = false;
 }
 
-RecomputedRun::RecomputedRun(Context& context, CollectiveResults* results, bool again)
+RecomputedRun::RecomputedRun(Context& context, CollectiveResults* results, const uint64_t* again)
     : context_(context),
       outer_(context.recomputed_run()),
       results_(results),
-      again_(again),
+      again_(again != nullptr),
       recording_(context.recording()),
-      random_(context.random()) {
+      random_(context.random()),
+      call_(again_ ? *again : 0) {
   context.set_recomputed_run(this);
   context.set_recording(true);
-  if (again && results != nullptr) results->Rewind();
+  if (again_ && results != nullptr) results->Rewind();
 }
 
 RecomputedRun::~RecomputedRun() {
@@ -73,6 +76,13 @@ bool UsesKeptResults(const Context& context) {
     if (run->again_ && run->results_ != nullptr) return true;
   }
   return false;
+}
+
+std::optional<uint64_t> NumberMadeAgain(const Context& context, uint64_t mesh_digest) {
+  RecomputedRun* run = context.recomputed_run();
+  while (run != nullptr && !run->again_) run = run->outer_;
+  if (run == nullptr) return std::nullopt;
+  return MixLineage(run->call_, ++run->made_[mesh_digest]);
 }
 
 }  // namespace dtensor

@@ -6,9 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/context.h"
 
@@ -43,9 +45,10 @@ class CollectiveResults {
 // Lives while a function of Recompute() runs; recording is on meanwhile.
 class RecomputedRun {
  public:
-  // `results` may be null: then none are kept. `again`: this is not the function's first run, so
-  // results are taken instead of kept.
-  RecomputedRun(Context& context, CollectiveResults* results, bool again);
+  // `results` may be null: then none are kept. `again`: if this is not the function's first run, so
+  // that results are taken instead of kept, a number that identifies the function's call on all
+  // ranks; null: it is the first.
+  RecomputedRun(Context& context, CollectiveResults* results, const uint64_t* again);
   // Restores whether the Context records, and after a run `again` also its random state.
   ~RecomputedRun();
   RecomputedRun(const RecomputedRun&) = delete;
@@ -56,11 +59,14 @@ class RecomputedRun {
   friend void KeepResults(Context&, const CollectiveCall&, absl::Span<const Tensor>);
   friend bool KeepsResults(const Context&);
   friend bool UsesKeptResults(const Context&);
+  friend std::optional<uint64_t> NumberMadeAgain(const Context&, uint64_t);
   Context& context_;
   RecomputedRun* const outer_;  // the run inside which this one runs
   CollectiveResults* const results_;
   const bool again_, recording_;
   const RandomState random_;
+  const uint64_t call_;               // if it runs again
+  HashMap<uint64_t, uint64_t> made_;  // number of tensors made since it does, by mesh
 };
 
 // If a function that runs again has kept results of an equal call, sets `out` to them and returns
@@ -72,6 +78,10 @@ void KeepResults(Context& context, const CollectiveCall& call, absl::Span<const 
 bool KeepsResults(const Context& context);
 // Whether any function that runs again has kept results.
 bool UsesKeptResults(const Context& context);
+// Called for a tensor that is made while a function runs again: what identifies it among those of
+// its mesh, in place of their count. Ranks run functions again at different places among the calls
+// of their program, if they are stages of a pipeline, so the count would differ. Else nullopt.
+std::optional<uint64_t> NumberMadeAgain(const Context& context, uint64_t mesh_digest);
 
 }  // namespace dtensor
 

@@ -21,6 +21,7 @@
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/work_scope.h"
 
@@ -291,6 +292,9 @@ std::shared_ptr<const RankChunks> Context::ChunksOf(
 }
 
 Lineage Context::NextLineage(const Spec& spec, const char* maker) {
+  if (const auto again = NumberMadeAgain(*this, spec.mesh_digest); again.has_value()) {
+    return {MixLineage(spec.digest, *again), maker, 0};
+  }
   const uint64_t number = ++tables_->made[spec.mesh_digest];
   return {MixLineage(spec.digest, number), maker, number};
 }

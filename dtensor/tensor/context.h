@@ -197,9 +197,13 @@ class Context {
   std::shared_ptr<const RankChunks> ChunksOf(
       const std::shared_ptr<const RankRedistributionPlan>& plan);
 
-  // The lineage of a newly made tensor. Each call advances the count of the spec's mesh. Counts are
-  // kept for good: some 55 bytes for each mesh that tensors were made on.
+  // The lineage of a newly made tensor. Each call advances the count of the spec's mesh or, while a
+  // function of Recompute() runs again, one of that run. Counts are kept for good: some 55 bytes
+  // for each mesh that tensors were made on.
   Lineage NextLineage(const Spec& spec, const char* maker);
+  // How often tensors were redistributed to another mesh.
+  uint64_t mesh_changes() const { return mesh_changes_; }
+  void NoteMeshChange() { ++mesh_changes_; }
   uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
 
   // AddRead() notes that the pending redistribution `reader` still reads `source` on this rank (an
@@ -271,6 +275,7 @@ class Context {
     std::weak_ptr<LateValues> reader;
   };
   std::vector<LateRead> late_reads_;  // few or none
+  uint64_t mesh_changes_ = 0;
   bool defers_sends_ = false;
   std::vector<std::shared_ptr<LateSend>> late_sends_;  // in order
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);

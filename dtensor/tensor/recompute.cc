@@ -115,9 +115,9 @@ DistributedTensor AliasOf(const DistributedTensor& tensor) {
 
 }  // namespace
 
-TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again) const {
+TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, const uint64_t* again) const {
   const RecomputedRun run(context, results.get(), again);
-  if (again) context.random() = random;
+  if (again != nullptr) context.random() = random;
   // The aliases are destroyed after the run, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -173,9 +173,10 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
     replay->operands.push_back(AliasOf(operand));
     AddOperand(operand.impl(), EdgeOf(operand.impl()), *decision, *node);
   }
-  const uint64_t since = context.NextSequence();
+  const uint64_t since = context.NextSequence(), mesh_changes = context.mesh_changes();
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
-                      replay->Run(context, node->edges, /*again=*/false));
+                      replay->Run(context, node->edges, /*again=*/nullptr));
+  replay->changes_mesh = context.mesh_changes() != mesh_changes;
   const MetLeaves leaves = LeavesOf(results, since);
   for (const TensorImplPtr& leaf : leaves.wanted) {
     AddLeaf(leaf, {nullptr, 0, leaf}, *decision, *node);

@@ -21,10 +21,11 @@ struct Replay {
   std::vector<DistributedTensor> operands;     // aliases without edges
   RandomState random;                          // before fn ran first
   std::unique_ptr<CollectiveResults> results;  // null: not kept
+  bool changes_mesh = false;  // whether a tensor went to another mesh when fn ran first
 
-  // Runs fn, recorded, on aliases of the operands; their gradients flow along `edges`. `again`:
-  // this is not the first run.
-  TensorsOr Run(Context& context, absl::Span<const Edge> edges, bool again) const;
+  // Runs fn, recorded, on aliases of the operands; their gradients flow along `edges`. `again`: if
+  // this is not the first run, the lineage of the recorded call; else null.
+  TensorsOr Run(Context& context, absl::Span<const Edge> edges, const uint64_t* again) const;
   // Checks that another run depends on the same leaves as the first, which `node` recorded.
   // `results` are those of the other run; its operators have sequence numbers above `since`.
   // Errors: kInvalidArgument, naming a leaf.

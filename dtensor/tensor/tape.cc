@@ -345,7 +345,7 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   TensorsOr results;
   {
     const TracePhaseScope phase(context_.tracer(), TracePhase::kRecompute);
-    results = node.replay->Run(context_, node.edges, /*again=*/true);
+    results = node.replay->Run(context_, node.edges, &node.lineage);
   }
   DT_RETURN_IF_ERROR(results.status());
   if (results->size() != slots.size()) {
@@ -364,7 +364,7 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
     if (!slots[r].empty()) edges.push_back(EdgeOf(result));
   }
   DT_RETURN_IF_ERROR(node.replay->CheckLeaves(node, *results, since));
-  walk_.Extend(edges, since);
+  walk_.Extend(edges, since, node);
   walk_.gathers().Release(node);  // the operators of the run hold what they read
   for (const GatherWalk::Completed& completed : walk_.gathers().Replaced(node)) {
     DT_RETURN_IF_ERROR(Complete(completed));

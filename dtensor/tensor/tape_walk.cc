@@ -8,6 +8,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/reduce_gradients.h"
+#include "dtensor/tensor/replay.h"
 
 namespace dtensor {
 namespace {
@@ -90,7 +91,7 @@ absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& r
   DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
     if (node.consumed) return WalkedBefore(who, node);
     walk.gathers_.Count(node, /*reduces=*/true);
-    if (node.changes_mesh) ++walk.changes_[MeshesOf(node)];
+    walk.CountChanges(node);
     for (const Edge& edge : node.edges) DT_RETURN_IF_ERROR(CheckGradientThere(who, edge.leaf));
     return CheckUnwritten(who, node);
   }));
@@ -134,12 +135,18 @@ bool TapeWalk::MarkIfLeads(const Node& node) {
   return true;
 }
 
-bool TapeWalk::IsLastChange(const Node& node) {
-  const auto known = changes_.find(MeshesOf(node));
-  return known == changes_.end() || --known->second <= 0;
+void TapeWalk::CountChanges(const Node& node) {
+  if (node.changes_mesh) ++changes_[MeshesOf(node)];
+  if (node.replay != nullptr && node.replay->changes_mesh) ++replays_;
 }
 
-void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {
+bool TapeWalk::IsLastChange(const Node& node) {
+  const auto known = changes_.find(MeshesOf(node));
+  return (known == changes_.end() || --known->second <= 0) && replays_ == 0;
+}
+
+void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since, const Node& replayed) {
+  if (to_leaves_ && replayed.replay->changes_mesh) --replays_;
   HashSet<const Node*> seen = {nullptr};
   std::vector<const Node*> nodes;
   const auto meet = [&](const Edge& edge) {
@@ -157,7 +164,7 @@ void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {
       continue;
     }
     gathers_.Count(*node, /*reduces=*/true);
-    if (node->changes_mesh) ++changes_[MeshesOf(*node)];
+    CountChanges(*node);
   }
   for (const Edge& root : roots) {
     if (to_leaves_) gathers_.CountEdge(root);

@@ -34,9 +34,10 @@ class TapeWalk {
   static absl::StatusOr<TapeWalk> To(absl::string_view who, const Edge& root,
                                      absl::Span<const Edge> targets);
 
-  // Extends the walk by operators that were recorded during it: those that led to `roots` and have
-  // sequence numbers above `since`. Of a walk to targets, only those that lead to a target.
-  void Extend(absl::Span<const Edge> roots, uint64_t since);
+  // Extends the walk by operators that were recorded during it, when `replayed` ran again: those
+  // that led to `roots` and have sequence numbers above `since`. Of a walk to targets, only those
+  // that lead to a target.
+  void Extend(absl::Span<const Edge> roots, uint64_t since, const Node& replayed);
 
   // Whether gradients go along this edge.
   bool Wants(const Edge& edge) const {
@@ -52,7 +53,8 @@ class TapeWalk {
   GatherWalk& gathers() { return gathers_; }
 
   // Called when the walk has moved a gradient back over `node`, a change of mesh. Returns whether
-  // it will cross no other change between the same two meshes that it knows of.
+  // it will cross no other change between the same two meshes: it knows of none, and no function
+  // that will still run again changed meshes when it ran first.
   bool IsLastChange(const Node& node);
 
   // Whether the walk reaches the target.
@@ -61,6 +63,7 @@ class TapeWalk {
  private:
   TapeWalk() = default;
   bool MarkIfLeads(const Node& node);
+  void CountChanges(const Node& node);
   bool to_leaves_ = false;
   // These are empty if it goes to every leaf.
   HashSet<GradientPlace> targets_, reached_;
@@ -68,6 +71,7 @@ class TapeWalk {
   GatherWalk gathers_;
   // How many changes of mesh are still to be crossed, by the digests of both meshes.
   std::map<std::pair<uint64_t, uint64_t>, int> changes_;
+  int replays_ = 0;  // functions with changes of mesh that are still to run again
 };
 
 }  // namespace dtensor

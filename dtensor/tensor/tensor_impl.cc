@@ -170,8 +170,9 @@ bool StaysExpanded(const TensorImpl& source, const RankRedistributionPlan& plan)
 
 // A tensor that moves to another mesh gets a new lineage, counted there.
 Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
-  return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
-                                   : impl.lineage;
+  if (!ChangesMesh(impl, target)) return impl.lineage;
+  impl.context->NoteMeshChange();
+  return impl.context->NextLineage(target, "Redistribute");
 }
 
 // The tensor whose `remembered` serves `impl`: its twin, or itself.

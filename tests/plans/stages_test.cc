@@ -171,7 +171,9 @@ TEST(Stages, TrainAsOneRankDoes) {
         {"pp=2,dp=2,tp=2", absl::StrCat(tp, dp, kTwoStages)},
         {"pp=2,dp=2,tp=2", absl::StrCat(tp, fsdp, kTwoStages)},
         {"pp=2,dp=2", absl::StrCat(fsdp, kTwoStages), {"{model.layers.*,lm_head}"}},
+        {"pp=2,dp=2", absl::StrCat(fsdp, kTwoStages), {""}},  // all stages in one
         {"pp=3", three},
+        {"pp=3", three, {"{model,model.layers.*.mlp}"}},
         {"pp=3,dp=2", absl::StrCat(dp, three)},
         {"pp=3,dp=2", absl::StrCat(dp, inside)},
         {"pp=2,cp=2",
