@@ -43,6 +43,8 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     Layout in_use, layout;
     std::vector<Layout> copies;  // in other stages
   };
+  // A mesh that does not fit the world is refused here, before anything changes.
+  DT_RETURN_IF_ERROR(context.Intern(Layout::Replicated(mesh, 0), {}, DType::kF32).status());
   std::vector<Placed> placed;
   for (internal::PlanBuilder::ParameterUses& used : builder.Parameters()) {
     const Parameter& parameter = *used.parameter;
@@ -52,7 +54,6 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     Layout in_use = uses[0];
     uses.erase(uses.begin());
     DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceBetweenUses(used, unit, in_use));
-    // A mesh that does not fit the world is refused here, before anything changes.
     DT_RETURN_IF_ERROR(context.Intern(layout, parameter.shape, parameter.dtype).status());
     if (parameter.tensor.defined()) {
       return absl::FailedPreconditionError(absl::StrCat(

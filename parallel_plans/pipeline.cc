@@ -53,18 +53,14 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
   return steps;
 }
 
-TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
-                     int64_t micro_batches,
-                     const std::function<TensorOr(int64_t micro_batch)>& loss,
-                     const BackwardOptions& options) {
-  DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
-  const absl::StatusOr<int> index = mesh.AxisIndex(axis);
-  if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
-  const int64_t stage = mesh.Coordinate(context.rank())[*index], stages = mesh.axis_size(*index);
-  const int64_t ahead = stages - 1 - stage;
+namespace {
+
+TensorOr RunSteps(Context& context, absl::Span<const PipelineStep> steps, int64_t ahead,
+                  int64_t micro_batches, const std::function<TensorOr(int64_t)>& loss,
+                  const BackwardOptions& options) {
   std::vector<DistributedTensor> losses(micro_batches);
   TensorOr sum;
-  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
+  for (const PipelineStep& step : steps) {
     DistributedTensor& one = losses[step.micro_batch];
     if (step.backward) {
       BackwardOptions now = options;
@@ -80,6 +76,22 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
     if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
     sum = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum, one.Detach());
   }
+  return sum;
+}
+
+}  // namespace
+
+TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
+                     int64_t micro_batches,
+                     const std::function<TensorOr(int64_t micro_batch)>& loss,
+                     const BackwardOptions& options) {
+  DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
+  const absl::StatusOr<int> index = mesh.AxisIndex(axis);
+  if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
+  const int64_t stage = mesh.Coordinate(context.rank())[*index], stages = mesh.axis_size(*index);
+  TensorOr sum = RunSteps(context, OneForwardOneBackward(stage, stages, micro_batches),
+                          stages - 1 - stage, micro_batches, loss, options);
+  if (!sum.ok()) context.ForgetLateSends();  // if all ranks refuse alike, nobody waits for them
   return sum;
 }
 

@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/recompute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -170,7 +172,7 @@ TEST(RunPipeline, RefusesWhatCannotBe) {
     const auto refuses = [](const TensorOr& result, const std::string& words) {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words)));
     };
-    refuses(RunPipeline(context, mesh, "tp", 2, none), "tp");
+    refuses(RunPipeline(context, mesh, "tp", 2, none), "no axis");
     refuses(RunPipeline(context, mesh, "pp", 0, none), "0 micro-batches");
     refuses(RunPipeline(context, mesh, "pp", 1, none, {.retain_graph = true}), "retain_graph");
     refuses(RunPipeline(context, mesh, "pp", 1, [](int64_t) { return DistributedTensor(); }),
@@ -181,6 +183,82 @@ TEST(RunPipeline, RefusesWhatCannotBe) {
     EXPECT_THAT(RunPipeline(context, mesh, "pp", 1, none),
                 StatusIs(absl::StatusCode::kAborted, "mine"));
     EXPECT_FALSE(context.defers_sends());
+    return absl::OkStatus();
+  }));
+}
+
+// Both stages refuse alike, and what the first had put off is not sent to anybody.
+TEST(RunPipeline, GoesOnAfterARefusal) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const auto loss = [&](int64_t i) { return chain.Loss(context, i); };
+    {
+      const NoGrad no_grad(context);
+      EXPECT_THAT(
+          RunPipeline(context, mesh, "pp", 2, loss),
+          StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nothing was recorded")));
+    }
+    DT_RETURN_IF_ERROR(RunPipeline(context, mesh, "pp", 2, loss).status());
+    EXPECT_TRUE(chain.weights[0].grad().defined());
+    return absl::OkStatus();
+  }));
+}
+
+// Its gradient moves forward, where those of activations move back.
+TEST(RunPipeline, AWeightMayBeStoredInALaterStage) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const Layout first = Layout::Replicated(chain.meshes[0], 2);
+    const Layout second = Layout::Replicated(chain.meshes[1], 2);
+    const DistributedTensor& shared = chain.weights[1];
+    const auto loss = [&](int64_t i) -> TensorOr {
+      DT_ASSIGN_OR_RETURN(const auto x, Full(context, first, {4, 4}, DType::kF64, 0.1 * (i + 1)));
+      DT_ASSIGN_OR_RETURN(const auto copy, RedistributeKept(shared, first));
+      DT_ASSIGN_OR_RETURN(const auto h, Tanh(MatMul(MatMul(x, copy), chain.weights[0])));
+      return Sum(MatMul(h.Redistribute(second), shared), {0, 1});
+    };
+    context.communicator().ResetTraffic();
+    DT_RETURN_IF_ERROR(RunPipeline(context, mesh, "pp", 4, loss).status());
+    int64_t calls = 0;
+    for (const auto& [key, traffic] : context.communicator().traffic()) calls += traffic.calls;
+    EXPECT_EQ(calls, 1 + 4 * 3);  // the weight once; an activation and two gradients each
+    DT_ASSIGN_OR_RETURN(const auto got, Everywhere(shared.grad(), mesh));
+    DistributedTensor same = shared;
+    same.ClearGrad();
+    TensorOr sum = loss(0);
+    for (int64_t i = 1; i < 4; ++i) sum = Add(sum, loss(i));
+    DT_RETURN_IF_ERROR(Backward(sum));
+    DT_ASSIGN_OR_RETURN(const auto want, Everywhere(shared.grad(), mesh));
+    EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want));
+    return absl::OkStatus();
+  }));
+}
+
+// A copy is made again for each write, and for nothing else.
+TEST(RedistributeKept, FollowsWrites) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const DistributedTensor& weight = chain.weights[0];
+    const Layout there = Layout::Replicated(chain.meshes[1], 2);
+    for (const double value : {1.0, 2.0}) {
+      DT_RETURN_IF_ERROR(BeforeWrite(weight));
+      DT_RETURN_IF_ERROR(kernels::Fill(context.device(), weight.local(), value));
+      for (int i = 0; i < 3; ++i) {
+        context.communicator().ResetTraffic();
+        DT_ASSIGN_OR_RETURN(const auto copy, RedistributeKept(weight, there));
+        EXPECT_TRUE(copy.mesh() == there.mesh() && !copy.requires_grad());
+        if (context.rank() == 1) {
+          EXPECT_EQ(context.communicator().traffic().empty(), i > 0);
+          EXPECT_THAT(*ToGlobal<double>(copy.Detach()), testing::Each(value));
+        }
+      }
+    }
+    DT_ASSIGN_OR_RETURN(const auto result, Scale(weight, 2));
+    EXPECT_THAT(RedistributeKept(result, there),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("recorded operator")));
     return absl::OkStatus();
   }));
 }

@@ -42,8 +42,8 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
   }
   DT_RETURN_IF_ERROR(CheckMaterialized());
   if (!recomputes_) return Run(given);
-  for (DistributedTensor& x : given) {  // here, so that it does not cross again in Backward
-    DT_ASSIGN_OR_RETURN(x, AtMesh(x));
+  for (size_t i = 0; i < given.size(); ++i) {  // here, so that they do not cross again in Backward
+    DT_ASSIGN_OR_RETURN(given[i], AtMesh(given[i], static_cast<int>(i)));
   }
   const auto again = [this](absl::Span<const DistributedTensor> x) { return Run(x); };
   return Recompute(given, AsItTrains(again), recompute_options_);
@@ -124,10 +124,11 @@ absl::Status Module::CheckMaterialized() const {
   return absl::OkStatus();
 }
 
-TensorOr Module::AtMesh(const DistributedTensor& x) const {
+TensorOr Module::AtMesh(const DistributedTensor& x, int index) const {
   if (!mesh_.has_value()) return x;
   const WorkScope work(x.context(), this, path_);
-  TensorOr moved = AtEdges(x, {}, &ModuleEdge::input, 0, &*mesh_);
+  const TraceReason reason(x.context().tracer(), TraceCause::kEdgeInput, index);
+  TensorOr moved = AtEdges(x, {}, &ModuleEdge::input, index, &*mesh_);
   return moved.ok() ? moved : WithPath(moved.status());
 }
 

@@ -223,7 +223,8 @@ class Module {
   TensorsOr Run(absl::Span<const DistributedTensor> operands);
   // Result `index`, moved to the output edges and finished.
   TensorOr Deliver(const DistributedTensor& computed, int index);
-  TensorOr AtMesh(const DistributedTensor& x) const;
+  // Operand `index`, on mesh() in the layout of Layout::OnMesh.
+  TensorOr AtMesh(const DistributedTensor& x, int index) const;
   // Operand or result `index`, moved to the edges of one side.
   TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side,
                   int index) const;

@@ -201,7 +201,8 @@ class Context {
   // function of Recompute() runs again, one of that run. Counts are kept for good: some 55 bytes
   // for each mesh that tensors were made on.
   Lineage NextLineage(const Spec& spec, const char* maker);
-  // How often tensors were redistributed to another mesh.
+  // Advances when a tensor is redistributed to another mesh, or read from a copy that is kept
+  // there.
   uint64_t mesh_changes() const { return mesh_changes_; }
   void NoteMeshChange() { ++mesh_changes_; }
   uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
@@ -221,7 +222,7 @@ class Context {
   bool defers_sends() const { return defers_sends_; }
   void set_defers_sends(bool on) { defers_sends_ = on; }
   void AddLateSend(std::shared_ptr<LateSend> send) { late_sends_.push_back(std::move(send)); }
-  bool has_late_sends() const { return !late_sends_.empty(); }
+  void ForgetLateSends() { late_sends_.clear(); }
   absl::Status FinishLateSends(const Spec* from = nullptr, const Spec* to = nullptr);
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.

@@ -280,14 +280,9 @@ absl::Status RunWithoutElements(Context& context, const Decision& decision, cons
       operand_locals.Keep(operand.local.Borrow());
     }
   }
-  for (const Spec* result : decision.results) {
-    if (decision.op->view) {
-      result_locals.push_back(operand_locals[0]);
-      continue;
-    }
-    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
-    if (!local.ok()) return context.communicator().Fail(local.status());
-    result_locals.push_back(*std::move(local));
+  DT_RETURN_IF_ERROR(MakeResults(context, decision, result_locals));
+  for (Tensor& result : result_locals) {
+    if (decision.op->view) result = operand_locals[0];
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/collective_results.h"
+#include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
 
 namespace dtensor {
@@ -42,6 +43,10 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
 TensorOr RedistributeKept(const DistributedTensor& leaf, const Layout& layout) {
   if (!leaf.defined()) return InvalidArgument({"RedistributeKept: the tensor is undefined"});
   if (layout.mesh() == leaf.mesh()) return leaf.Redistribute(layout);
+  const bool recorded = leaf.context().recording() && WantsGradient(*leaf.impl());
+  if (recorded && ReducesByAnotherOpThanSum(leaf.layout(), layout)) {
+    return NoGradientPasses("RedistributeKept", "the tensor", leaf.spec());
+  }
   DT_ASSIGN_OR_RETURN(const SpecPtr target,
                       leaf.context().Intern(layout, leaf.shape(), leaf.dtype()));
   DT_ASSIGN_OR_RETURN(TensorImplPtr value, KeptOnMesh(leaf.impl(), target.get()));

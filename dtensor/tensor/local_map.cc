@@ -261,8 +261,7 @@ absl::Status CheckShard(size_t r, const DistributedTensor& shard, const Call& ca
   const std::string what =
       absl::StrCat("LocalMap: the function's result ", r, ", ", shard.ToString(), ", ");
   if (shard.mesh() != call.local_mesh) {
-    return InvalidArgument({what, "is not on the mesh of this rank alone, ",
-                            call.local_mesh.ToString(),
+    return InvalidArgument({what, "is not on the shards' mesh, ", call.local_mesh.ToString(),
                             "; compute it from the shards, or make it on their mesh"});
   }
   const Dims wanted = LocalShape(spec, call);
@@ -337,9 +336,18 @@ absl::StatusOr<DeviceMesh> MeshOf(int rank) {
   return mesh.OnRanks({rank});
 }
 
+// The rank whose shards fn gets.
+int RankFor(const Context& context, const DeviceMesh& mesh) {
+  return mesh.Contains(context.rank()) ? context.rank() : mesh.RankOf(0);
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceMesh> LocalMesh(const Context& context) { return MeshOf(context.rank()); }
+
+absl::StatusOr<DeviceMesh> LocalMesh(const Context& context, const DeviceMesh& mesh) {
+  return MeshOf(RankFor(context, mesh));
+}
 
 TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
                    absl::Span<const LocalMapResult> results, const LocalFunction& fn,
@@ -361,7 +369,7 @@ TensorsOr LocalMap(absl::Span<const DistributedTensor> operands,
     moved.push_back(std::move(operand));
   }
   const DeviceMesh& mesh = operands[0].mesh();
-  const int rank = mesh.Contains(context.rank()) ? context.rank() : mesh.RankOf(0);
+  const int rank = RankFor(context, mesh);
   DT_ASSIGN_OR_RETURN(DeviceMesh local_mesh, MeshOf(rank));
   Call call{context, rank, std::move(local_mesh), CommonAxes(mesh, results), /*lineage=*/0};
   for (const DistributedTensor& operand : moved) {

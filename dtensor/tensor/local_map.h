@@ -51,6 +51,9 @@ struct LocalMapOptions {
 
 // The mesh of this rank alone: one axis, "local", of size 1.
 absl::StatusOr<DeviceMesh> LocalMesh(const Context& context);
+// The mesh on which LocalMap gives fn the shards of operands on `mesh`: that of this rank alone or,
+// if it is not on `mesh`, of the first rank of `mesh`.
+absl::StatusOr<DeviceMesh> LocalMesh(const Context& context, const DeviceMesh& mesh);
 
 // Returns the tensors of which fn returned the shards. Values are what fn makes of them: over a
 // mesh axis on which a result is

@@ -135,7 +135,7 @@ TEST(LocalMap, RefusesWhatDoesNotFit) {
         LocalMap({x}, {Like(x)}, OneResult([](Shards) -> TensorOr { return DistributedTensor(); })),
         "the function's result 0 is undefined");
     refused(LocalMap({x}, {Like(x)}, OneResult([&](Shards) -> TensorOr { return x; })),
-            "is not on the mesh of this rank alone");
+            "is not on the shards' mesh");
     refused(LocalMap({x}, {{x.layout(), {6}}}, same), "LocalMapResult::shape is the global shape");
     EXPECT_THAT(LocalMap({x}, {Like(x)},
                          OneResult([](Shards) -> TensorOr { return absl::AbortedError("mine"); })),
@@ -152,10 +152,11 @@ TEST(LocalMap, RunsWithoutElementsOnOtherRanks) {
   DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
     const DeviceMesh mesh = *DeviceMesh::Parse("dp=2")->OnRanks({2, 0});
     DT_ASSIGN_OR_RETURN(auto x, Leaf(context, mesh, {Shard(0)}, {5}, 1));
-    const auto twice = OneResult([](Shards shards) -> TensorOr {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh local, LocalMesh(context, mesh));
+    DT_ASSIGN_OR_RETURN(auto two, Full(context, local, {Replicate()}, {}, DType::kF64, 2));
+    DT_RETURN_IF_ERROR(two.set_requires_grad(true));
+    const auto twice = OneResult([&](Shards shards) {
       EXPECT_EQ(shards[0].spec().local_numel, shards[0].local().numel());
-      DT_ASSIGN_OR_RETURN(const auto two, Full(shards[0].context(), shards[0].mesh(), {Replicate()},
-                                               {}, DType::kF64, 2));
       return Mul(shards[0], two);
     });
     DT_ASSIGN_OR_RETURN(const auto y, LocalMap({x}, {Like(x)}, twice));
@@ -163,6 +164,7 @@ TEST(LocalMap, RunsWithoutElementsOnOtherRanks) {
     EXPECT_EQ(y[0].local().numel() > 0, context.rank() != 1);
     DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0})));
     EXPECT_EQ(x.grad().layout(), x.layout());
+    EXPECT_EQ(two.grad().mesh(), local);
     const DeviceMesh all = *DeviceMesh::Parse("all=3");
     DT_ASSIGN_OR_RETURN(const auto gradient, x.grad().Redistribute(Layout::Replicated(all, 1)));
     EXPECT_THAT(*ToGlobal<double>(gradient), testing::Each(2));

@@ -308,8 +308,9 @@ absl::Status Tape::CrossMeshes(const Node& node, Slot& slot) {
     DT_ASSIGN_OR_RETURN(sum, MovedBack(node, slot));
   }
   if (walk_.IsLastChange(node)) {
-    const Decision& decision = *node.decision;
-    DT_RETURN_IF_ERROR(context_.FinishLateSends(decision.operands[0], decision.results[0]));
+    const Spec *from = node.decision->operands[0], *to = node.decision->results[0];
+    DT_RETURN_IF_ERROR(context_.FinishLateSends(from, to));
+    DT_RETURN_IF_ERROR(context_.FinishLateSends(to, from));
   }
   return sum.has_value() ? Deliver(node.edges[0], *std::move(sum)) : absl::OkStatus();
 }

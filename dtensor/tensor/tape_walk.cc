@@ -74,8 +74,10 @@ bool MayHaveLedTo(const Node& walked, absl::Span<const Edge> targets) {
   });
 }
 
+// The same in both directions: their exchanges have one order.
 std::pair<uint64_t, uint64_t> MeshesOf(const Node& node) {
-  return {node.decision->operands[0]->mesh_digest, node.decision->results[0]->mesh_digest};
+  return std::minmax(
+      {node.decision->operands[0]->mesh_digest, node.decision->results[0]->mesh_digest});
 }
 
 void SortByAge(std::vector<const Node*>& nodes) {  // the oldest first

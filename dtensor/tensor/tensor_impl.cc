@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -212,6 +213,7 @@ absl::Status LinkMoved(const TensorImplPtr& impl, TensorImpl& moved) {
   node->lineage = moved.lineage.id;
   node->scope = context.scope();
   node->changes_mesh = true;
+  context.NoteMeshChange();
   node->edges.push_back(std::move(moved.edge));
   moved.edge = {node, 0, nullptr};
   return absl::OkStatus();
@@ -463,27 +465,29 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
   }
   DT_RETURN_IF_ERROR(Settle(*leaf));
   const uint64_t version = AliasRoot(*leaf).version();
-  TensorImpl::Remembered& place = PlaceOf(*leaf, target);
-  if (place.moved == nullptr || place.version != version) {
+  const auto known = absl::c_find_if(leaf->remembered, [&](const TensorImpl::Remembered& one) {
+    return one.spec == target && one.version == version;
+  });
+  TensorImplPtr moved = known == leaf->remembered.end() ? nullptr : known->moved;
+  if (moved == nullptr) {
     const NoGrad no_grad(context);  // an edge would lead to the leaf, which keeps this
     DT_ASSIGN_OR_RETURN(auto plan, context.Plan(leaf->spec, target));
     const ExchangeCaller caller = RedistributeCaller(*leaf, *target);
-    DT_ASSIGN_OR_RETURN(place.moved,
+    DT_ASSIGN_OR_RETURN(moved,
                         RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
-    place.spec = target;
-    place.version = version;
+    PlaceOf(*leaf, target) = {target, version, moved};
   }
   Tensor local;
   if (target->on_mesh) {
-    DT_RETURN_IF_ERROR(Settle(*place.moved));
-    local = place.moved->local.Borrow();
+    DT_RETURN_IF_ERROR(Settle(*moved));
+    local = moved->local.Borrow();
   } else {
     auto none = Tensor::Empty(context.device(), target->dtype, target->local_shape);
     if (!none.ok()) return context.communicator().Fail(none.status());
     local = *std::move(none);
   }
   TensorImplPtr value = MakeImpl(context, target, std::move(local), /*row_major=*/false);
-  value->lineage = place.moved->lineage;
+  value->lineage = moved->lineage;
   value->pinned = leaf->pinned;
   DT_RETURN_IF_ERROR(LinkMoved(leaf, *value));
   return value;

@@ -12,6 +12,7 @@
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/pipeline.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
@@ -143,6 +144,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
       .recompute = config.recompute,
       .recompute_keeps_collectives = config.recompute_keeps_collectives};
   DT_RETURN_IF_ERROR(plan.Apply(*trainer->model_, context, config.mesh, options));
+  for (const ParallelPlan::Line& line : plan.lines()) {
+    if (line.style.As<Stage>() != nullptr) trainer->stage_axis_ = line.style.axis();
+  }
   trainer->parameters_ = trainer->model_->Parameters();
   DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
   return trainer;
@@ -192,10 +196,10 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
   const BackwardOptions options = {.bucket_bytes = config_.bucket_bytes};
   DistributedTensor loss;
-  if (config_.mesh.AxisIndex("pp").ok()) {
+  if (!stage_axis_.empty()) {
     DT_RETURN_IF_ERROR(CheckSize(tokens));
     DT_ASSIGN_OR_RETURN(loss, RunPipeline(
-                                  context_, config_.mesh, "pp", config_.micro_batches,
+                                  context_, config_.mesh, stage_axis_, config_.micro_batches,
                                   [&](int64_t i) { return ForwardPart(tokens, i); }, options));
   } else {
     DT_ASSIGN_OR_RETURN(loss, Forward(tokens));

@@ -107,6 +107,7 @@ class Trainer {
 
   Context& context_;
   const TrainConfig config_;
+  std::string stage_axis_;  // of the plan's stages; empty: it has none
   std::unique_ptr<Module> model_;
   std::vector<DistributedTensor> parameters_;
   std::optional<AdamW> optimizer_;

@@ -1,16 +1,20 @@
 // Stage: pipelines train as one rank does, and keep and move what their stages need.
 #include <map>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/parallel_plans/stage.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -274,15 +278,115 @@ TEST(Stages, RefusesWhatCannotBe) {
     };
     const std::string two = kTwoStages;
     EXPECT_THAT(refused(R"({"lm_head", Stage("pp", 2)})"), HasSubstr("coordinates are 0 to 1"));
-    EXPECT_THAT(refused(R"({"lm_head", Stage("tp", 0)})"), HasSubstr("tp"));
+    EXPECT_THAT(refused(R"({"lm_head", Stage("tp", 0)})"), HasSubstr("no axis \"tp\""));
     EXPECT_THAT(refused(R"({"lm_hat", Stage("pp", 0)})"), HasSubstr("nearest is \"lm_head\""));
     EXPECT_THAT(refused(R"({"model", Stage("pp", 0)})"),
                 HasSubstr("\"lm_head\" has parameters and is in no stage"));
     EXPECT_THAT(refused(two + R"({"lm_head", Stage("pp", 0)})"), HasSubstr("keep one of them"));
     EXPECT_THAT(refused(two + R"({"lm_head", Colwise("pp")})"),
-                AllOf(HasSubstr("\"lm_head\" is in a stage"), HasSubstr("pp")));
+                AllOf(HasSubstr("\"lm_head\" is in a stage"), HasSubstr("no axis \"pp\"")));
+    const DeviceMesh too_large = *DeviceMesh::Parse("pp=4,dp=2");
+    Transformer model(SmallTransformer());
+    EXPECT_THAT(ParallelPlan::Parse(two)->Apply(model, context, too_large, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    model.VisitParameters([](const std::string& path, Parameter& parameter) {
+      EXPECT_FALSE(parameter.tensor.defined()) << path;  // nothing has changed
+    });
     return absl::OkStatus();
   }));
+}
+
+// A tied weight moves once for each step, not for each micro-batch.
+TEST(Stages, MoveATiedWeightAfterEachStep) {
+  DT_EXPECT_OK(Simulate(1, 2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+    TransformerConfig config = SmallTransformer();
+    config.tie_embeddings = true;
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(ParallelPlan::Parse(kTwoStages)->Apply(model, context, mesh, {}));
+    DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(model.Parameters(), {}));
+    const int64_t activation = kBatch * kSequence * 16 * 4, weight = kSmallVocab * 16 * 4;
+    const auto received = [&]() -> absl::StatusOr<int64_t> {
+      context.communicator().ResetTraffic();
+      DT_RETURN_IF_ERROR(Backward(Loss(context, mesh, model, 0)));
+      int64_t bytes = 0;
+      for (const auto& [key, traffic] : context.communicator().traffic()) bytes += traffic.bytes;
+      return bytes;
+    };
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_THAT(received(), IsOkAndHolds(activation + weight));
+      EXPECT_THAT(received(), IsOkAndHolds(activation));
+      DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
+      DT_RETURN_IF_ERROR(optimizer.Step(0.01));
+      optimizer.ClearGradients();
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// The sum of the squares of all results, and the norm of all gradients.
+template <typename Model, typename Config>
+absl::StatusOr<std::vector<double>> LossAndNorm(Context& context, const Config& config,
+                                                const std::string& mesh_text) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+  Model model(config);
+  model.SetDType(DType::kF64);
+  DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, mesh, {.seed = 3}).status());
+  context.random() = {.seed = 5};  // of dropout
+  const DistributedTensor ids = *Tokens(context, mesh, 0, 7), zeros = *FullLike(ids, 0);
+  std::vector<TensorOr> operands = {ids, zeros};
+  operands.resize(model.operand_names().size(), ids);
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, model.Call(operands));
+  TensorOr loss;
+  for (const DistributedTensor& result : results) {
+    std::vector<int> dims(result.ndim());
+    std::iota(dims.begin(), dims.end(), 0);
+    const TensorOr part = Sum(Mul(result, result), dims);
+    loss = loss.ok() && loss->defined() ? Add(loss, part) : part;
+  }
+  DT_RETURN_IF_ERROR(Backward(loss));
+  const std::vector<DistributedTensor> parameters = model.Parameters();
+  DT_RETURN_IF_ERROR(ReduceGradients(parameters));
+  DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(parameters, 1));
+  DT_ASSIGN_OR_RETURN(std::vector<double> values, Everywhere(*loss, mesh));
+  DT_ASSIGN_OR_RETURN(const std::vector<double> norm, Everywhere(clip.norm, mesh));
+  values.push_back(norm[0]);
+  return values;
+}
+
+template <typename Model, typename Config>
+void ExpectStages(const Config& config) {
+  const auto run = [&](const std::string& mesh) {
+    std::vector<double> values;
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const auto mine, (LossAndNorm<Model>(context, config, mesh)));
+      if (context.rank() == 0) values = mine;
+      return absl::OkStatus();
+    }));
+    return values;
+  };
+  const std::vector<double> one = run("tp=1");
+  for (const char* const mesh : {"pp=2", "dp=2,pp=2,tp=2"}) {
+    EXPECT_LE(RelativeRms(run(mesh), one), 1e-10) << mesh;
+  }
+}
+
+template <typename Config>
+Config Small() {
+  Config config;
+  config.vocab = kSmallVocab;
+  config.positions = kSequence;
+  config.dim = 16;
+  config.layers = 3;
+  config.heads = 4;
+  config.hidden = 24;
+  config.init_stddev = 0.3;
+  return config;
+}
+
+TEST(Stages, OtherModelsHaveTheSameResults) {
+  ExpectStages<Gpt2>(Small<Gpt2Config>());  // tied, with dropout
+  ExpectStages<BertModel>(Small<BertConfig>());
 }
 
 }  // namespace

@@ -63,8 +63,12 @@ absl::StatusOr<LossScaler::StepResult> LossScaler::TryStep(Optimizer& optimizer,
                       ClipByGlobalNorm(parameters, max_norm, 1 / state_.scale));
   result.norm = clip.norm;
   if (!clip.norm.context().device().is_meta()) {
-    DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
-    DT_ASSIGN_OR_RETURN(result.stepped, AllAre(std::isfinite(norm), clip.norm));
+    bool finite = true;
+    if (clip.norm.spec().on_mesh) {
+      DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+      finite = std::isfinite(norm);
+    }
+    DT_ASSIGN_OR_RETURN(result.stepped, AllAre(finite, clip.norm));
   }
   if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
   return result;
