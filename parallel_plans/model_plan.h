@@ -47,8 +47,8 @@ absl::Span<const PlannedModel> PlannedModels();
 // Errors: kInvalidArgument for a type that is not planned, with those that are.
 absl::StatusOr<PlannedModel> FindPlannedModel(absl::string_view type);
 
-// What the axes of a mesh do for a model. Each name is that of an axis or a group; if it is empty,
-// no axis does this.
+// What the axes of a mesh do for a model. Each name is that of an axis or a group, but `pipeline`
+// is that of one axis; if a name is empty, no axis does this.
 struct ModelAxes {
   std::string tensor;              // shards the layers
   bool sequence_parallel = false;  // whether `tensor` also shards the sequence between them

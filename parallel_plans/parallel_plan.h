@@ -103,12 +103,13 @@ class ParallelPlan {
   // memory: a plan is applied once, before Materialize. kInvalidArgument, naming the line: the
   // pattern matches nothing (the nearest existing path is given); the mesh lacks the axis; two
   // lines for one module and axis; a style that has no meaning for a module, or needs something
-  // that the module does not have; an edge that is Partial or in cyclic order; a context pattern
-  // that is unknown or does not fit the axes; a dimension that the axis cannot split evenly
-  // (counted in units), with the sizes that would work, or that other axes split in other units;
-  // two lines that want different things of a shared module or parameter, naming both; a pattern of
-  // options.recompute that matches nothing. kInvalidArgument for a mesh whose number of ranks is
-  // not that of the world; those of Parameter::Check. Failures.
+  // that the module does not have; for Stage, a coordinate that the axis lacks, a module in two
+  // stages, or a module with parameters in none if others are in one; an edge that is Partial or in
+  // cyclic order; a context pattern that is unknown or does not fit the axes; a dimension that the
+  // axis cannot split evenly (counted in units), with the sizes that would work, or that other axes
+  // split in other units; two lines that want different things of a shared module or parameter,
+  // naming both; a pattern of options.recompute that matches nothing. kInvalidArgument for a mesh
+  // whose number of ranks is not that of the world; those of Parameter::Check. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const ParallelPlanOptions& options) const;
 
@@ -126,10 +127,11 @@ class ParallelPlan {
   std::vector<Line> lines_;
 };
 
-// Describes, for people, what a plan did to a model: one line per module, with its parameters'
-// placements and its edges; a shared module or parameter is described at its first path, to which
-// its other paths refer. After the model was called, it also names the modules whose Partial result
-// was reduced inside Forward instead of at the output edge (styles.h).
+// Describes, for people, what a plan did to a model: one line per module, with the mesh of its
+// stage, its parameters' placements and its edges; a shared module or parameter is described at its
+// first path, to which its other paths refer, with the layout of the copy that a module of another
+// stage reads. After the model was called, it also names the modules whose Partial result was
+// reduced inside Forward instead of at the output edge (styles.h).
 std::string Explain(Module& model);
 
 }  // namespace dtensor

@@ -3,7 +3,7 @@
 //   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan("fsdp+tp+sp", mesh));
 //
 // A name consists of parts joined by '+'. Each part says what one axis, or group of axes, of the
-// mesh does. The axis has a fixed name:
+// mesh does; pp is one axis, no group. The axis has a fixed name:
 //
 //   part    axis  what it does
 //   dp      dp    shards the batch
@@ -20,10 +20,9 @@
 // At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
 // mention still shards the batch if it is called dp, the sequence if it is called cp, or cuts the
 // model if it is called pp; so "tp+sp" and "dp+tp+sp" are the same plan on a mesh that has both
-// axes. If tp is a group of tp_kv and
-// tp_rep, as PlanTensorParallel makes it for a Transformer, key and value heads are sharded over
-// the first and replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value
-// heads on 8 ranks.
+// axes. If tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it for a Transformer, key
+// and value heads are sharded over the first and replicated over the second:
+// "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -48,7 +47,9 @@ struct PresetOptions {
   // key/value heads are refused if the heads can be shared, and the error gives the mesh on which
   // they are.
   std::optional<TransformerConfig> transformer = std::nullopt;
-  int64_t blocks = 0;  // of another model, for pp; 0: not known
+  // The number of blocks of a model of which `transformer` is not given, which pp needs. 0: not
+  // known.
+  int64_t blocks = 0;
 };
 
 // The options for the model that ModelFromJson makes of this configuration. Errors: those of
@@ -65,8 +66,8 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
 // nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
-// an axis that is not dp, cp, pp or tp and not in a group of such a name; more stages than blocks,
-// or a number of blocks that is not known, with pp; a context pattern that is
+// an axis that is not dp, cp, pp or tp and not in a group of such a name; with pp, a group of this
+// name, more stages than blocks, or a number of blocks that is not known; a context pattern that is
 // unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
 // than tp ranks if these can share them, with the mesh on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,

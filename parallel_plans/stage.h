@@ -17,18 +17,21 @@
 // All ranks call the whole model. Those that are not in a stage compute nothing there, and go on at
 // once (distributed_tensor.h). So a pipeline fills by itself if the batch is cut:
 //
-//   TensorOr loss;                                        // GPipe: all micro-batches forward,
-//   for (const DistributedTensor& ids : micro_batches) {  // while rank 4 computes the first,
-//     ...                                                 // rank 0 is at the second
-//     loss = Add(loss, CrossEntropy(model(ids), labels_there));
+//   TensorOr loss = LossOf(model, micro_batches[0]);  // a scalar: Mean(CrossEntropy(...), {0, 1})
+//   for (size_t i = 1; i < micro_batches.size(); ++i) {
+//     loss = Add(loss, LossOf(model, micro_batches[i]));
 //   }
-//   DT_RETURN_IF_ERROR(Backward(loss));                   // in the reverse order, likewise
+//   DT_RETURN_IF_ERROR(Backward(loss));
 //
-// The first stage is idle while the last one begins, and the reverse: of n micro-batches on s
-// stages, (s - 1) / (n + s - 1) of the time. Each rank keeps what its stage saved of all
-// micro-batches until Backward; with ParallelPlanOptions::recompute this is one activation for each
-// module and micro-batch. The result of the model is on the last stage's mesh: what it is compared
-// with has to be there too (labels.Redistribute(*labels.layout().OnMesh(logits.mesh()))).
+// While stage 1 computes the first micro-batch, stage 0 computes the second: GPipe's schedule.
+// Backward walks the micro-batches in the reverse order, likewise. Each stage is idle for
+// (s - 1) / (n + s - 1) of the time, with n micro-batches on s stages. Each rank keeps what its
+// stage saved of all micro-batches until Backward; for each module that is recomputed
+// (ParallelPlanOptions::recompute), this is one activation for each micro-batch. RunPipeline
+// (pipeline.h) keeps fewer activations (1F1B).
+//
+// The result of the model is on the last stage's mesh: what it is compared with has to be there too
+// (labels.Redistribute(*labels.layout().OnMesh(logits.mesh()))).
 #ifndef DTENSOR_PARALLEL_PLANS_STAGE_H_
 #define DTENSOR_PARALLEL_PLANS_STAGE_H_
 

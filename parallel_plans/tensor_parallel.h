@@ -63,7 +63,8 @@ struct TensorParallelism {
 // gradients summed. The name `axis` then stands for both. This moves no activations. Errors:
 // kInvalidArgument, with the remedy, if neither number divides the other; for fused_projections,
 // whose key/value heads cannot be replicated; if `axis` is already a group of axes and would have
-// to be split; if the mesh already has one of the two names; and those of config.Validate().
+// to be split; if the mesh already has one of the two names; for more ranks on pipeline_axis than
+// the model has blocks; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
@@ -82,8 +83,8 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_f
                                                      const TensorParallelOptions& options = {});
 
 // Places and materializes the model. Returns the mesh on which it lies; its operands must lie on
-// that mesh, too. If the mesh lacks an axis, nothing is sharded over it. Errors: those of
-// PlanTensorParallel and of ParallelPlan::Apply.
+// that mesh, too. With stages, its results are on the last stage's mesh. If the mesh lacks an axis,
+// nothing is sharded over it. Errors: those of PlanTensorParallel and of ParallelPlan::Apply.
 // Requires of Model: one of Transformer, Gpt2, BertModel.
 template <typename Model>
 absl::StatusOr<DeviceMesh> ApplyTensorParallel(Model& model, Context& context,

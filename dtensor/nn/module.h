@@ -38,7 +38,7 @@
 //
 // Calling a module, y = m(x), redistributes x to the layout that mesh() and edges() ask for, runs
 // Forward, redistributes the result to the layout that edges() ask for, and runs Finish, for what
-// needs the reduced result. A module without edges just runs Forward and Finish.
+// needs the reduced result. A module without a mesh and edges just runs Forward and Finish.
 //
 // A module with several operands or results names them and overrides ForwardAll:
 //
@@ -165,8 +165,9 @@ class Module {
 
   // --- What is kept for Backward.
   // By default, what its operators save. A module that recomputes (recompute.h) keeps only its
-  // operands, as they come. In Backward it runs again, with its edges, and in the same training
-  // mode as when it was called. It must live until then.
+  // operands, as they come or, if it has a mesh(), as they are brought there. In Backward it runs
+  // again, with its edges, and in the same training mode as when it was called. It must live until
+  // then.
   bool recomputes() const { return recomputes_; }
   void set_recomputes(bool on, const RecomputeOptions& options = {}) {
     recomputes_ = on;
@@ -174,8 +175,9 @@ class Module {
   }
 
   // --- Where its activations go.
-  // The mesh to which operands on another mesh are brought, before the input edges: of a stage of a
-  // pipeline (stage.h). None: operands stay on the mesh on which they come.
+  // The mesh of the module's stage (stage.h), set by a plan: an operand on another mesh is
+  // redistributed to it, together with the input edges or, if the module recomputes, before them.
+  // None: operands stay on their mesh.
   const std::optional<DeviceMesh>& mesh() const { return mesh_; }
   void set_mesh(std::optional<DeviceMesh> mesh) { mesh_ = std::move(mesh); }
   // Edges are applied in order, for each side.

@@ -104,13 +104,14 @@ struct Parameter {
   // (gather_group.h). Using `tensor` itself gives the same results, with other communication.
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
-  // The layouts in which modules on other meshes read it, one for each of these meshes: a plan sets
-  // them if modules in several stages (stage.h) share the parameter. Its memory is on the mesh of
-  // the first one, and so are its gradient and the optimizer's states.
+  // The layouts of its copies on other meshes, one for each mesh. A plan sets them if modules of
+  // several stages (stage.h) share the parameter. `tensor`, its gradient and the optimizer's states
+  // are on the mesh of the first of these modules, that of the parameter's first path; modules on
+  // each other mesh read a copy.
   std::vector<Layout> copies = {};
-  // Value(), or on another mesh a copy of the tensor, which moves there once after each write to it
-  // (RedistributeKept). Layers that may share a weight read it so, on the mesh of their operand. If
-  // there is no copy on the mesh, returns Value(). Errors: failures.
+  // What Forward computes with on `mesh`: the copy on that mesh, if there is one (RedistributeKept;
+  // collective over the ranks of both meshes), else Value(). A layer that may share its parameter
+  // calls this with its operand's mesh. Requires: materialized. Errors: failures.
   TensorOr ValueOn(const DeviceMesh& mesh) const;
   // Errors: kInvalidArgument, naming `path`, if the number of given values does not match `shape`;
   // for a standard deviation that is negative or not finite; for random values, or training, of a

@@ -42,7 +42,7 @@ std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& p
 // Returns the parameters and buffers in their layouts. A tensor that is not a part is an alias,
 // which changes with later steps; Redistribute or Cast those that should not change. No
 // communication if parts lie within units. Errors: kFailedPrecondition for a parameter that has no
-// memory yet; kInvalidArgument for one that has parts, on a rank that is not on its mesh; failures.
+// memory yet; failures.
 absl::StatusOr<StateDict> StateDictOf(Module& model);
 
 // Takes a tensor with the shape of the parameter at `path`, such as its gradient or an optimizer

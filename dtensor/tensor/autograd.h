@@ -6,10 +6,11 @@
 // different layouts. Those of one layout are added where they are, and they are redistributed only
 // when an operator needs the sum. So the gradients of q, k and v with respect to their common input
 // are added first and need one reduce-scatter, and a parameter's gradient stays Partial until
-// ReduceGradients. Two exceptions: the gradients of a gather group (gather_group.h) that shards
-// gradients are reduced during Backward, when the last of the group has arrived. And a
-// redistribution to another mesh is recorded: gradients are added up on that mesh, and their sum is
-// moved back once.
+// ReduceGradients; those of a gather group (gather_group.h) that shards gradients are reduced
+// during Backward, when the last of the group has arrived.
+//
+// A redistribution to another mesh is recorded: what arrives for its result is added up on that
+// mesh, and the sum is moved back once.
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 
@@ -64,10 +65,11 @@ struct BackwardOptions {
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // Returns d loss / d tensor for each of `tensors`, as torch.autograd.grad. They are leaves that
-// require gradients, or results of recorded operators (or redistributions of such results, whose
-// gradient is the source's). `loss` itself may be among them, and a tensor may be given twice.
-// grad() of leaves does not change. Collective. Only operators between `loss` and the tensors are
-// walked. A gradient may have another layout than its tensor, as grad() may: Redistribute() it.
+// require gradients, or results of recorded operators (or redistributions of such results on their
+// mesh, whose gradient is the source's; a redistribution to another mesh has a gradient of its own,
+// there). `loss` itself may be among them, and a tensor may be given twice. grad() of leaves does
+// not change. Collective. Only operators between `loss` and the tensors are walked. A gradient may
+// have another layout than its tensor, as grad() may: Redistribute() it.
 // Errors: as Backward, for these operators alone; also kInvalidArgument for a tensor that is
 // undefined, of another Context, or wants no gradient, and kFailedPrecondition for one that `loss`
 // does not depend on, before anything runs. An operator that an earlier Backward walked is refused

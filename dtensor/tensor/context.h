@@ -217,8 +217,9 @@ class Context {
   // Notes that LateValues which are not made yet will read `source`: FinishReads() makes them.
   void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
   void ForgetReads();
-  // While this is on, redistributions by which this rank only sends to another mesh are put off
-  // (late_send.h), until FinishLateSends is called for these meshes or, with null, for all.
+  // While this is on, redistributions (not async ones) by which this rank only sends to another
+  // mesh are put off (late_send.h): until FinishLateSends() for these meshes or, with null, for
+  // all; until their source is written to; or until FinishBegun().
   bool defers_sends() const { return defers_sends_; }
   void set_defers_sends(bool on) { defers_sends_ = on; }
   void AddLateSend(std::shared_ptr<LateSend> send) { late_sends_.push_back(std::move(send)); }

@@ -24,7 +24,11 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout);
 // two meshes read. The elements are kept there as long as the leaf lives and is not written to, so
 // a parameter moves once for each step of its optimizer. Each result has a gradient of its own,
 // which Backward moves back. Ranks that only send do not wait. Collective: all ranks of both meshes
-// call it, also those that have kept the elements. Errors: as Redistribute; failures.
+// call it, also those that have kept the elements.
+//
+// Every rank that calls this calls BeforeWrite(leaf) for each write, also ranks that are not on the
+// leaf's mesh: Optimizer::Step, LoadStateDict and LoadCheckpoint do. So give each rank's optimizer
+// all parameters that stages share. Errors: as Redistribute; failures.
 TensorOr RedistributeKept(const DistributedTensor& leaf, const Layout& layout);
 
 }  // namespace dtensor

@@ -1,8 +1,7 @@
-// LateSend: a redistribution to a mesh that this rank is not on, put off. The rank only sends, and
-// needs no result; so it may first do something else that it also exchanges with those ranks, if
-// they want that first. In a pipeline's 1F1B schedule (parallel_plans/pipeline.h) a stage has
-// computed the next micro-batch before the stage after it has brought back the gradient of an
-// earlier one, and wants the next. Only for tensors and the tape.
+// LateSend: this rank's part in a redistribution to a mesh that it is not on, put off. In the 1F1B
+// schedule (parallel_plans/pipeline.h) a stage has computed its next micro-batch before it receives
+// the gradient of an earlier one, but the next stage sends that gradient first. All ranks make
+// exchanges in one order, so this stage sends after it has received. Only for tensors and the tape.
 #ifndef DTENSOR_TENSOR_LATE_SEND_H_
 #define DTENSOR_TENSOR_LATE_SEND_H_
 

@@ -1,5 +1,6 @@
-// LateValues: a tensor whose memory is allocated, and whose values are made when they are first
-// used. The first user decides with what the work can overlap (docs/overlap.md):
+// LateValues: a tensor whose memory is allocated, and whose values are made later. Two kinds are
+// made when they are first used. The first user decides with what the work can overlap
+// (docs/overlap.md):
 //
 //   LateGather    an all-gather for a module's edge or an operator's operand. If a matrix product
 //                 reads it, the product computes rows that are there while others arrive; any other
@@ -8,12 +9,15 @@
 //                 If it is reduce-scattered, rows that are computed are sent while others are still
 //                 being computed; any other user has all of it computed at once.
 //
-//   LateSend      a redistribution from which this rank receives nothing (late_send.h).
+// They exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls Settle()
+// first, which makes their values (tensor_impl.h). A LateGather must be made at the same place of
+// the program on all ranks, as the result of Redistribute() with `async` must be used.
 //
-// The first two exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls
-// Settle() first, which makes its values (tensor_impl.h). The tensors that LateValues will read are
-// not overwritten before that (Context::AddLateRead). A LateGather must be made at the same place
-// of the program on all ranks, as the result of Redistribute() with `async` must be used.
+//   LateSend      this rank's part in a redistribution from which it receives nothing. No use makes
+//                 it, only Context::FinishLateSends(), or a write to its source (late_send.h).
+//
+// The tensors that LateValues will read are not overwritten before they are made
+// (Context::AddLateRead).
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
 

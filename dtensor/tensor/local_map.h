@@ -29,12 +29,14 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // Gets this rank's shard of each operand, and returns this rank's shard of each result. All of them
-// are tensors on a mesh of this rank alone, LocalMesh(context): operators compute with them, and
-// record them for Backward, without communication. Their shapes are Spec::local_shape of the
-// operand or the result; shards may be empty. A tensor on the operands' mesh that the function
-// needs, such as a weight, has to be an operand: operators refuse it beside a shard. On a rank that
-// is not on the operands' mesh, the function gets the shards of the mesh's first rank, on the mesh
-// of that rank alone and without elements: so make other tensors on shards[0].mesh().
+// are tensors on a mesh of one rank, shards[0].mesh(): operators compute with them, and record them
+// for Backward, without communication. A tensor on the operands' mesh that the function needs, such
+// as a weight, has to be an operand: operators refuse it beside a shard.
+//
+// On a rank of the operands' mesh, that one rank is this rank, and the shards' shapes are
+// Spec::local_shape of the operand or the result; shards may be empty. On any other rank, the
+// function gets the shards of the mesh's first rank, with their shapes, on the mesh of that rank
+// alone and without elements. So make other tensors on shards[0].mesh().
 using LocalFunction = std::function<TensorsOr(absl::Span<const DistributedTensor> shards)>;
 
 // A result: where fn's tensors belong. The shape is global.
@@ -78,8 +80,8 @@ absl::StatusOr<DeviceMesh> LocalMesh(const Context& context, const DeviceMesh& m
 // recorded. An operand's gradient is sharded as the operand; over an axis on which the operand is
 // replicated, it is Partial(sum), because each rank's results depended on it; if all results are
 // replicated there too, the gradient is replicated. A gradient of zeros arrives where fn's results
-// did not depend on the operand. Leaves on LocalMesh() that fn reads then get their gradients, each
-// rank its own; if no operand wants a gradient, a result that wants one is refused. What fn's
+// did not depend on the operand. Leaves on the shards' mesh that fn reads then get their gradients,
+// each rank its own; if no operand wants a gradient, a result that wants one is refused. What fn's
 // operators save stays in memory until Backward, also a parameter of a gather group
 // (gather_group.h) that was gathered for the call: Recompute() around it avoids that.
 //

@@ -104,12 +104,12 @@ struct TensorImpl {
   uint64_t source_version = 0;  // of `source`, or of a group's leaf, when this was gathered
 
   // Results of redistributing this tensor, kept while it lives. Leaves that want gradients and
-  // pinned tensors keep none: parameters live long, and gathered copies of them must not. A tensor
-  // that is kMostMoves redistributions away from one that no redistribution made keeps none either,
-  // else a chain of redistributions would keep all that follows. All ranks must remember the same,
-  // so it may not depend on which tensors a program still holds on one rank. The first caller gets
-  // the remembered tensor itself, which is valid until somebody writes to it; later callers get a
-  // value that has borrowed from it.
+  // pinned tensors keep none, except for KeptOnMesh: parameters live long, and gathered copies of
+  // them must not. A tensor that is kMostMoves redistributions away from one that no redistribution
+  // made keeps none either, else a chain of redistributions would keep all that follows. All ranks
+  // must remember the same, so it may not depend on which tensors a program still holds on one
+  // rank. The first caller gets the remembered tensor itself, which is valid until somebody writes
+  // to it; later callers, and all of KeptOnMesh, get a value that has borrowed from it.
   static constexpr int kMostMoves = 2;  // a module edge's, and one for an operator after it
   struct Remembered {
     const Spec* spec = nullptr;
@@ -209,7 +209,7 @@ absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Sp
 absl::StatusOr<TensorImplPtr> RedistributeLate(const TensorImplPtr& impl, const Spec* target,
                                                const ExchangeCaller& caller);
 // The same, but the result is a tensor that a user may have. If the Context records, its gradient
-// is that of `impl`.
+// is that of `impl` or, on another mesh, is moved back (Node::changes_mesh).
 absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
                                                  const ExchangeCaller& caller,
                                                  bool may_be_late = false);
@@ -220,7 +220,8 @@ std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl);
 absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
                                              std::shared_ptr<const RankRedistributionPlan> plan,
                                              bool async, const ExchangeCaller& caller);
-// RedistributeKept (gather_again.h). Requires: a target on another mesh.
+// RedistributeKept (gather_again.h). What moved stays in leaf->remembered, although a leaf that
+// wants a gradient remembers nothing else. Requires: a target on another mesh.
 absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* target);
 // The caller that Redistribute() names in errors.
 ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target);

@@ -22,7 +22,9 @@ struct ClipResult {
 //
 // The gradients may be on several meshes, as those of a pipeline's stages. Then all ranks of these
 // meshes give all of the parameters, and the results are on a mesh that joins these ranks. If each
-// rank gives the parameters of its own stage alone, each stage gets a norm of its own.
+// rank gives the parameters of its own stage alone, each stage gets a norm of its own. Even so, the
+// optimizer of a stage needs the weights of other stages that it reads (RedistributeKept,
+// gather_again.h).
 //
 // Collective: one all-reduce for each set of axes that shards gradients, and one exchange for each
 // mesh if there are several. Errors, before anything moves: kInvalidArgument if there are no

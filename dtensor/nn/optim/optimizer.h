@@ -62,7 +62,7 @@ class Optimizer {
   // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
   // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks one
   // of the parameter's ranks. Then failures. A rank that is not on a parameter's mesh only counts
-  // the step.
+  // the step, and notes the write (BeforeWrite).
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
