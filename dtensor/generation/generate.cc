@@ -74,7 +74,11 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
     DT_ASSIGN_OR_RETURN(
         const DistributedTensor ids,
         Distribute<int64_t>(context, Layout::Replicated(mesh, 2), {batch, step.length}, step.ids));
-    DT_ASSIGN_OR_RETURN(const DistributedTensor logits, cache.Append(ids, step.counts));
+    DT_ASSIGN_OR_RETURN(DistributedTensor logits, cache.Append(ids, step.counts));
+    if (logits.mesh() != mesh) {  // of a pipeline's last stage; all ranks choose the tokens
+      DT_ASSIGN_OR_RETURN(const Layout everywhere, logits.layout().OnMesh(mesh));
+      DT_ASSIGN_OR_RETURN(logits, logits.Redistribute(everywhere));
+    }
     DT_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
                         SampleTokens(logits, options.sampling, cache.lengths()));
     for (int64_t r = 0; r < batch; ++r) {
