@@ -211,9 +211,9 @@ absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line) co
   for (int axis : *axes) {
     auto [it, fresh] = place.by_axis.try_emplace(axis, &line);
     if (fresh) continue;
-    return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"",
-                                    mesh.axis_name(axis), "\" are set by the line ",
-                                    it->second->ToString(), " already; keep one of them"));
+    return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"", mesh.axis_name(axis),
+                                    "\" are set by the line ", it->second->ToString(),
+                                    " already; keep one of them"));
   }
   place.claims.push_back({&line, *axes, place.path, {}});
   return absl::OkStatus();
@@ -253,8 +253,8 @@ absl::Status PlanBuilder::JoinPlaces() {
 absl::Status PlanBuilder::AskStyle(const Entry& entry, Claimed& claimed) const {
   const Module& module = *entry.module;
   const ParallelStyle& style = claimed.line->style;
-  absl::StatusOr<StyleWishes> wishes = style.WishesAt(
-      {module, entry.site.mesh, claimed.axes, options_.allow_uneven, claimed.path});
+  absl::StatusOr<StyleWishes> wishes =
+      style.WishesAt({module, entry.site.mesh, claimed.axes, options_.allow_uneven, claimed.path});
   const absl::Status status = wishes.ok() ? CheckWishes(module, *wishes) : wishes.status();
   if (!status.ok()) {
     return Error(*claimed.line, absl::StrCat("at \"", claimed.path, "\": ", status.message()));
@@ -340,6 +340,16 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
       if (fresh) all.push_back({own.parameter.get(), JoinPath(modules_[i].path, own.name), {}});
       all[it->second].uses.push_back({i, own.name});
     }
+  }
+  // The first use has the parameter's memory. It is in the earliest stage, so that copies go the
+  // way that activations go, and their gradients the other way.
+  const auto stage_of = [&](const ParameterUses::Use& use) {
+    const ParallelPlan::Line* const line = modules_[use.module].site.stage;
+    return line == nullptr ? 0 : line->style.As<Stage>()->index;
+  };
+  for (ParameterUses& used : all) {
+    std::stable_sort(used.uses.begin(), used.uses.end(),
+                     [&](const auto& a, const auto& b) { return stage_of(a) < stage_of(b); });
   }
   return all;
 }

@@ -106,7 +106,7 @@ struct Parameter {
   TensorOr Value() const { return ForUse(tensor); }
   // The layouts in which modules on other meshes read it, one for each of these meshes: a plan sets
   // them if modules in several stages (stage.h) share the parameter. Its memory is on the mesh of
-  // the first one, and so are its gradient and the optimizer's states.
+  // the earliest of these stages, and so are its gradient and the optimizer's states.
   std::vector<Layout> copies = {};
   // Value(), or on another mesh a copy of the tensor, which moves there once after each write to it
   // (RedistributeKept). Layers that may share a weight read it so, on the mesh of their operand. If
