@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
@@ -55,29 +56,38 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
 
 namespace {
 
-TensorOr RunSteps(Context& context, absl::Span<const PipelineStep> steps, int64_t ahead,
-                  int64_t micro_batches, const std::function<TensorOr(int64_t)>& loss,
-                  const BackwardOptions& options) {
-  std::vector<DistributedTensor> losses(micro_batches);
-  TensorOr sum;
-  for (const PipelineStep& step : steps) {
-    DistributedTensor& one = losses[step.micro_batch];
+// The steps of one rank, one after the other.
+class Steps {
+ public:
+  Steps(Context& context, int64_t ahead, int64_t micro_batches,
+        const std::function<TensorOr(int64_t)>& loss, const BackwardOptions& options)
+      : context_(context), ahead_(ahead), loss_(loss), options_(options), losses_(micro_batches) {}
+
+  absl::Status Run(const PipelineStep& step) {
+    DistributedTensor& one = losses_[step.micro_batch];
     if (step.backward) {
-      BackwardOptions now = options;
-      if (step.micro_batch + 1 < micro_batches) now.bucket_bytes = 0;
-      DT_RETURN_IF_ERROR(Backward(one, now));
-      one = DistributedTensor();
-      continue;
+      BackwardOptions now = options_;
+      if (step.micro_batch + 1 < static_cast<int64_t>(losses_.size())) now.bucket_bytes = 0;
+      return Backward(std::exchange(one, DistributedTensor()), now);
     }
     // After the first ones, a backward follows each forward.
     std::optional<DeferredSends> deferred;
-    if (step.micro_batch >= ahead) deferred.emplace(context);
-    DT_ASSIGN_OR_RETURN(one, loss(step.micro_batch));
+    if (step.micro_batch >= ahead_) deferred.emplace(context_);
+    DT_ASSIGN_OR_RETURN(one, loss_(step.micro_batch));
     if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
-    sum = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum, one.Detach());
+    sum_ = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum_, one.Detach());
+    return sum_.status();
   }
-  return sum;
-}
+  const TensorOr& sum() const { return sum_; }
+
+ private:
+  Context& context_;
+  const int64_t ahead_;
+  const std::function<TensorOr(int64_t)>& loss_;
+  const BackwardOptions& options_;
+  std::vector<DistributedTensor> losses_;
+  TensorOr sum_;
+};
 
 }  // namespace
 
@@ -89,10 +99,16 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   const absl::StatusOr<int> index = mesh.AxisIndex(axis);
   if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
   const int64_t stage = mesh.Coordinate(context.rank())[*index], stages = mesh.axis_size(*index);
-  TensorOr sum = RunSteps(context, OneForwardOneBackward(stage, stages, micro_batches),
-                          stages - 1 - stage, micro_batches, loss, options);
-  if (!sum.ok()) context.ForgetLateSends();  // if all ranks refuse alike, nobody waits for them
-  return sum;
+  Steps steps(context, stages - 1 - stage, micro_batches, loss, options);
+  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
+    const absl::Status status = steps.Run(step);
+    if (status.ok()) continue;
+    // A refusal of the first micro-batch meets all ranks while none waits for another; what they
+    // have put off is not wanted any more. A later one leaves others waiting.
+    context.ForgetLateSends();
+    return step.micro_batch == 0 ? status : context.communicator().Fail(status);
+  }
+  return steps.sum();
 }
 
 }  // namespace dtensor

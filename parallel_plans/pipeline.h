@@ -54,9 +54,8 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
 // does not have this rank; for fewer than 1 micro-batches, and for options as above. Those of
-// `loss` and of Backward. If `loss` returns an error for a micro-batch after the first, other
-// stages may wait for this rank already: return the error from the rank's function, so that they
-// get it too.
+// `loss` and of Backward: after the first micro-batch they fail the world, because a refusal,
+// though the same on all ranks, then meets each stage at another step.
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
                      int64_t micro_batches,
                      const std::function<TensorOr(int64_t micro_batch)>& loss,

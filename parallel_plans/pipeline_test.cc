@@ -263,6 +263,29 @@ TEST(RedistributeKept, FollowsWrites) {
   }));
 }
 
+// The first micro-batch may be refused, and the world goes on. A later one leaves stages at
+// different steps, so the world fails, with that reason on all ranks.
+TEST(RunPipeline, ARefusalIsHeardByAllRanks) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=3");
+  for (const int64_t refused : {0, 1, 2, 3}) {
+    std::vector<absl::Status> heard(3);
+    const absl::Status status = RunRanks(3, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 3));
+      const auto loss = [&](int64_t i) -> TensorOr {
+        if (i == refused) return absl::InvalidArgumentError("mine");
+        return chain.Loss(context, i);
+      };
+      heard[context.rank()] = RunPipeline(context, mesh, "pp", 4, loss).status();
+      const auto other = [&](int64_t i) { return chain.Loss(context, i); };
+      return RunPipeline(context, mesh, "pp", 4, other).status();
+    });
+    EXPECT_EQ(status.ok(), refused == 0) << status;
+    for (const absl::Status& one : heard) {
+      EXPECT_THAT(one, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mine"))) << refused;
+    }
+  }
+}
+
 // Stage 0 gives stage 2 something, too. Nobody hangs, and the reason is told.
 TEST(RunPipeline, AConnectionThatSkipsAStageFailsOnAllRanks) {
   const DeviceMesh mesh = *DeviceMesh::Parse("pp=3");

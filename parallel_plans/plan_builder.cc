@@ -341,6 +341,16 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
       all[it->second].uses.push_back({i, own.name});
     }
   }
+  // The first use has the parameter's memory. It is in the earliest stage, so that copies go the
+  // way that activations go, and their gradients the other way.
+  const auto stage_of = [&](const ParameterUses::Use& use) {
+    const ParallelPlan::Line* const line = modules_[use.module].site.stage;
+    return line == nullptr ? 0 : line->style.As<Stage>()->index;
+  };
+  for (ParameterUses& used : all) {
+    std::stable_sort(used.uses.begin(), used.uses.end(),
+                     [&](const auto& a, const auto& b) { return stage_of(a) < stage_of(b); });
+  }
   return all;
 }
 

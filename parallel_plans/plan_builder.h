@@ -68,7 +68,7 @@ class PlanBuilder {
     ShardLevel level;
   };
   const std::vector<Unit>& units() const { return units_; }
-  // The index of the innermost unit that contains the parameter at its first path; -1 if there is
+  // The index of the innermost unit that contains the parameter in its first use; -1 if there is
   // none.
   int UnitOf(const ParameterUses& used) const;
   // The layout in which a parameter of that unit is stored between uses.

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
         const DistributedTensor ids,
         Distribute<int64_t>(context, Layout::Replicated(mesh, 2), {batch, step.length}, step.ids));
     DT_ASSIGN_OR_RETURN(DistributedTensor logits, cache.Append(ids, step.counts));
-    if (logits.mesh() != mesh) {  // those of the last stage of a pipeline
+    if (logits.mesh() != mesh) {  // of a pipeline's last stage; all ranks choose the tokens
       DT_ASSIGN_OR_RETURN(const Layout everywhere, logits.layout().OnMesh(mesh));
       DT_ASSIGN_OR_RETURN(logits, logits.Redistribute(everywhere));
     }

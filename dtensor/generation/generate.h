@@ -34,11 +34,12 @@ struct GenerateOptions {
 // Appends each prompt to its row of the cache, and then the tokens that follow, until all rows have
 // ended. Returns the latter. There must be a prompt of at least one token for each row of the
 // cache. The last token of a row is not in the cache. If options.tokens is 0, nothing is added. The
-// model must lie on `mesh`. Rows that have ended, and rows with shorter prompts, cost as much as
-// the others. Collective: every rank must pass the same arguments, and on_token must return the
-// same on all ranks, since its result is not exchanged. Errors: before anything runs,
-// kInvalidArgument for options, prompts, tokens that do not fit into the cache, and ids that the
-// model does not have (KvCache::num_ids); those of KvCache::Append and SampleTokens.
+// model must lie on `mesh`; if it is cut into stages, its logits, which are on the last stage's
+// part of the mesh, are brought to all of it. Rows that have ended, and rows with shorter prompts,
+// cost as much as the others. Collective: every rank must pass the same arguments, and on_token
+// must return the same on all ranks, since its result is not exchanged. Errors: before anything
+// runs, kInvalidArgument for options, prompts, tokens that do not fit into the cache, and ids that
+// the model does not have (KvCache::num_ids); those of KvCache::Append and SampleTokens.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
     KvCache& cache, Context& context, const DeviceMesh& mesh,
     absl::Span<const std::vector<int64_t>> prompts, const GenerateOptions& options);

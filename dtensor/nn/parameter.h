@@ -106,8 +106,7 @@ struct Parameter {
   TensorOr Value() const { return ForUse(tensor); }
   // The layouts of its copies on other meshes, one for each mesh. A plan sets them if modules of
   // several stages (stage.h) share the parameter. `tensor`, its gradient and the optimizer's states
-  // are on the mesh of the first of these modules, that of the parameter's first path; modules on
-  // each other mesh read a copy.
+  // are on the mesh of the earliest of these stages; modules on each other mesh read a copy.
   std::vector<Layout> copies = {};
   // What Forward computes with on `mesh`: the copy on that mesh, if there is one (RedistributeKept;
   // collective over the ranks of both meshes), else Value(). A layer that may share its parameter

@@ -3,11 +3,14 @@
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
@@ -197,6 +200,59 @@ TEST(Stages, TrainAsOneRankDoes) {
         ExpectSame(run.weights, one.weights, "weight " + what);
       }
     }
+  }
+}
+
+// Three layers with one weight, which the model lists from the last to the first.
+class SharedByThree : public Module {
+ public:
+  SharedByThree() : first_(6, 6, 0.5), second_(first_.weight()), third_(first_.weight()) {
+    AddChild("third", &third_);
+    AddChild("second", &second_);
+    AddChild("first", &first_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    return third_(Tanh(second_(Tanh(first_(x)))));
+  }
+
+ private:
+  LinearLayer first_, second_, third_;
+};
+
+// The weight is in the earliest stage that reads it, so nothing goes against the activations.
+TEST(Stages, ShareAWeightThatTheLastOneListsFirst) {
+  constexpr char kPlan[] = R"({"first", Stage("pp", 0)}
+{"second", Stage("pp", 1)}
+{"third", Stage("pp", 2)}
+)";
+  std::vector<double> one;
+  for (const auto& [text, plan] :
+       {std::pair<std::string, std::string>("pp=1", ""),
+        {"pp=3", kPlan},
+        {"dp=2,pp=3", absl::StrCat(kPlan, "{\"\", FullyShard(\"dp\")}")}}) {
+    const DeviceMesh mesh = *DeviceMesh::Parse(text);
+    if (!SuiteHasRanks(mesh.size())) continue;
+    const auto all =
+        OnSuiteRanks(mesh.size(), [&](Context& context) -> absl::StatusOr<std::vector<double>> {
+          SharedByThree model;
+          model.SetDType(DType::kF64);
+          DT_RETURN_IF_ERROR(ParallelPlan::Parse(plan)->Apply(model, context, mesh, {.seed = 3}));
+          const DistributedTensor weight = model.Parameters()[0];
+          EXPECT_TRUE(weight.mesh().Contains(0)) << text;
+          const auto loss = [&](int64_t micro) -> TensorOr {
+            const TensorOr x = Full(context, Layout::Replicated(mesh, 2), {4, 6}, DType::kF64,
+                                    0.1 * static_cast<double>(micro + 1));
+            return Sum(model(x), {0, 1});
+          };
+          DT_RETURN_IF_ERROR(RunPipeline(context, mesh, "pp", kMicroBatches, loss).status());
+          DT_RETURN_IF_ERROR(ReduceGradients({weight}));
+          return Everywhere(weight.grad(), mesh);
+        });
+    ASSERT_THAT(all, IsOk()) << text;
+    if (one.empty()) one = all->front();
+    for (const std::vector<double>& mine : *all) EXPECT_LE(RelativeRms(mine, one), 1e-12) << text;
   }
 }
 
