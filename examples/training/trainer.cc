@@ -157,8 +157,8 @@ absl::Status Trainer::Begin() {
 absl::Status Trainer::CheckSize(absl::Span<const int32_t> tokens) const {
   const int64_t wanted = config_.batch * (config_.sequence + 1);
   if (static_cast<int64_t>(tokens.size()) == wanted) return absl::OkStatus();
-  return InvalidArgument({"a batch has ", absl::StrCat(wanted), " tokens, got ",
-                          absl::StrCat(tokens.size())});
+  return InvalidArgument(
+      {"a batch has ", absl::StrCat(wanted), " tokens, got ", absl::StrCat(tokens.size())});
 }
 
 TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
@@ -178,9 +178,8 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
   }
   // Every rank has all tokens and drops those that it does not need, without communication.
   const Layout whole = Layout::Replicated(config_.mesh, 2);
-  DT_ASSIGN_OR_RETURN(
-      const DistributedTensor logits,
-      (*model_)(Distribute<int32_t>(context_, whole, {rows, sequence}, ids)));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor logits,
+                      (*model_)(Distribute<int32_t>(context_, whole, {rows, sequence}, ids)));
   // The logits of a pipeline are on the last stage's mesh.
   const Layout there = Layout::Replicated(logits.mesh(), 2);
   const TensorOr loss =
@@ -195,9 +194,9 @@ absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int
   DistributedTensor loss;
   if (config_.mesh.AxisIndex("pp").ok()) {
     DT_RETURN_IF_ERROR(CheckSize(tokens));
-    DT_ASSIGN_OR_RETURN(
-        loss, RunPipeline(context_, config_.mesh, "pp", config_.micro_batches,
-                          [&](int64_t i) { return ForwardPart(tokens, i); }, options));
+    DT_ASSIGN_OR_RETURN(loss, RunPipeline(
+                                  context_, config_.mesh, "pp", config_.micro_batches,
+                                  [&](int64_t i) { return ForwardPart(tokens, i); }, options));
   } else {
     DT_ASSIGN_OR_RETURN(loss, Forward(tokens));
     DT_RETURN_IF_ERROR(Backward(loss, options));
@@ -212,7 +211,9 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> toke
   DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(parameters_, config_.clip));
   DT_RETURN_IF_ERROR(optimizer_->Step(config_.LearningRate(step_++), clip.scale));
   optimizer_->ClearGradients();
-  result.grad_norm = clip.norm;
+  // A plan may put all parameters on a part of the mesh.
+  DT_ASSIGN_OR_RETURN(result.grad_norm,
+                      clip.norm.Redistribute(Layout::Replicated(config_.mesh, 0)));
   return result;
 }
 
