@@ -14,8 +14,9 @@
 // stays there until a module of the next stage is called with it. A stage inside another one takes
 // precedence. If a plan has such lines, each module with parameters must be in a stage.
 //
-// All ranks call the whole model. Those that are not in a stage compute nothing there, and go on at
-// once (distributed_tensor.h). So a pipeline fills by itself if the batch is cut:
+// All ranks call the whole model, and give all its parameters to ReduceGradients, ClipByGlobalNorm
+// and the optimizer: a write is a call, too. Those that are not in a stage compute nothing there,
+// and go on at once (distributed_tensor.h). So a pipeline fills by itself if the batch is cut:
 //
 //   TensorOr loss = LossOf(model, micro_batches[0]);  // a scalar: Mean(CrossEntropy(...), {0, 1})
 //   for (size_t i = 1; i < micro_batches.size(); ++i) {

@@ -215,7 +215,9 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> toke
   DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(parameters_, config_.clip));
   DT_RETURN_IF_ERROR(optimizer_->Step(config_.LearningRate(step_++), clip.scale));
   optimizer_->ClearGradients();
-  result.grad_norm = clip.norm;
+  // A plan may put all parameters on a part of the mesh.
+  DT_ASSIGN_OR_RETURN(result.grad_norm,
+                      clip.norm.Redistribute(Layout::Replicated(config_.mesh, 0)));
   return result;
 }
 

@@ -31,11 +31,14 @@ absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
   return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});
 }
 
-// The mesh of all ranks that are on one of the meshes.
-absl::StatusOr<DeviceMesh> JoinedMesh(absl::Span<const TensorOr> tensors) {
+// The mesh of the parameters or, if there are several, one of all ranks that are on any of them.
+absl::StatusOr<DeviceMesh> JoinedMesh(absl::Span<const DistributedTensor> parameters) {
+  const DeviceMesh& first = parameters[0].mesh();
+  const auto is_there = [&](const DistributedTensor& p) { return p.mesh() == first; };
+  if (absl::c_all_of(parameters, is_there)) return first;
   std::set<int> ranks;
-  for (const TensorOr& tensor : tensors) {
-    const DeviceMesh& mesh = tensor->mesh();
+  for (const DistributedTensor& parameter : parameters) {
+    const DeviceMesh& mesh = parameter.mesh();
     for (int i = 0; i < mesh.size(); ++i) ranks.insert(mesh.RankOf(i));
   }
   DT_ASSIGN_OR_RETURN(const DeviceMesh line,
@@ -62,7 +65,7 @@ absl::StatusOr<std::vector<TensorOr>> SumsOfSquares(
   return sums;
 }
 
-// Replicated: on the mesh of the gradients or, if there are several, on one that joins them.
+// Replicated, on the joined mesh: also if all gradients are on one of several meshes.
 TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
   DT_ASSIGN_OR_RETURN(const std::vector<TensorOr> sums, SumsOfSquares(parameters));
   std::vector<TensorOr> totals;  // one for each mesh
@@ -77,8 +80,8 @@ TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
     }
     DT_ASSIGN_OR_RETURN(*same, Add(*same, whole));
   }
-  if (totals.size() == 1) return totals[0];
-  DT_ASSIGN_OR_RETURN(const DeviceMesh joined, JoinedMesh(totals));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh joined, JoinedMesh(parameters));
+  if (totals.size() == 1 && totals[0]->mesh() == joined) return totals[0];
   TensorOr all;
   for (const TensorOr& total : totals) {
     const TensorOr there = total->Redistribute(Layout::Replicated(joined, 0));

@@ -20,7 +20,7 @@ struct ClipResult {
 // `grad_factor`: the true gradients are the stored ones times this (1 / loss scale, if the loss was
 // scaled: loss_scaler.h). The norm is that of the true gradients, and scale includes the factor.
 //
-// The gradients may be on several meshes, as those of a pipeline's stages. Then all ranks of these
+// The parameters may be on several meshes, as those of a pipeline's stages. Then all ranks of these
 // meshes give all of the parameters, and the results are on a mesh that joins these ranks. If each
 // rank gives the parameters of its own stage alone, each stage gets a norm of its own. Even so, the
 // optimizer of a stage needs the weights of other stages that it reads (RedistributeKept,

@@ -188,6 +188,22 @@ TEST(ClipByGlobalNorm, JoinsGradientsOfTwoMeshes) {
   }));
 }
 
+// As of a pipeline of which all stages but one are frozen: the others read the norm, too.
+TEST(ClipByGlobalNorm, JoinsMeshesWithoutGradients) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    std::vector<DistributedTensor> all;
+    for (const char* const mesh : {"b=1@0..0", "a=2@1..2"}) {
+      const SmallPlace place{mesh, {Replicate()}};
+      DT_ASSIGN_OR_RETURN(all.emplace_back(), SmallParameter(context, place, {4}, DType::kF32,
+                                                             std::vector<double>(4, 1)));
+    }
+    DT_RETURN_IF_ERROR(AddSmallGradient(all[1], std::vector<double>(4, 1)));
+    DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(all, 1));
+    EXPECT_THAT(Item(clip.norm), IsOkAndHolds(2.0));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(ClipByGlobalNorm, RefusesOneTensorTwiceNamingBoth) {
   EXPECT_THAT(
       RunRanks(
