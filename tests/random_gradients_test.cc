@@ -49,6 +49,7 @@ class Program {
     for (int i = 0; i < kSteps; ++i) {
       DT_ASSIGN_OR_RETURN(DistributedTensor y, Step(pool_[Below(pool_.size())]));
       text_ += absl::StrCat(" -> ", y.ToString());
+      computed_.push_back(y);
       if (Below(3) == 0) {
         DT_ASSIGN_OR_RETURN(y, Move(y));
       }
@@ -60,7 +61,10 @@ class Program {
     if (Below(2) == 0) DT_RETURN_IF_ERROR(Backward(loss, {.retain_graph = true}));
     if (Below(2) == 0) DT_RETURN_IF_ERROR(AskForGradients(loss, out));
     // What the tape alone has goes as it is walked.
-    if (Below(2) == 0) pool_.clear();
+    if (Below(2) == 0) {
+      pool_.clear();
+      computed_.clear();
+    }
     for (size_t i = 0; i < leaves_.size(); ++i) {
       const bool ends = Below(8) == 0 && !read_again_.contains(i);
       if (ends) DT_RETURN_IF_ERROR(leaves_[i].set_requires_grad(false));
@@ -122,6 +126,7 @@ class Program {
       DT_ASSIGN_OR_RETURN(leaf, InGroup(leaf, *groups_[group]));
     }
     pool_.push_back(leaf);
+    computed_.push_back(leaf);
     return leaf;
   }
 
@@ -260,11 +265,12 @@ class Program {
     return Add(results[0], To(results[0].mesh(), Scale(results[Below(2)], 2)));
   }
 
-  // Of tensors that want some; those that the loss does not depend on have none.
+  // Of tensors that want some; those that the loss does not depend on have none. What was moved to
+  // another mesh has a gradient of its own, so it is not asked for.
   absl::Status AskForGradients(const DistributedTensor& loss,
                                std::vector<std::vector<double>>& out) {
     std::vector<DistributedTensor> asked;
-    for (int i = 0; i < 4; ++i) asked.push_back(pool_[Below(pool_.size())]);
+    for (int i = 0; i < 4; ++i) asked.push_back(computed_[Below(computed_.size())]);
     DT_ASSIGN_OR_RETURN(
         const auto gradients,
         GradientsOf(loss, asked,
@@ -297,6 +303,7 @@ class Program {
                                                    all_groups_->Add(ShardLevel::kGradients),
                                                    all_groups_->Add(ShardLevel::kParameters)};
   std::vector<DistributedTensor> leaves_, pool_;
+  std::vector<DistributedTensor> computed_;  // those of pool_, before they were moved
   std::set<size_t> read_again_;  // leaves that functions read, and want to want gradients then
   std::string text_;
 };
