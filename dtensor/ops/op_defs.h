@@ -123,6 +123,9 @@ absl::Span<const OpDef* const> ConcatOps();
 // embedding.cc
 absl::Span<const OpDef* const> EmbeddingOps();
 
+// expert_mlp.cc
+absl::Span<const OpDef* const> ExpertOps();
+
 // rope.cc
 struct RopeAttrs {
   double theta = 0;
