@@ -131,6 +131,11 @@ TensorOr Min(const TensorOr& x, absl::Span<const int> dims);
 // The index along `dim` (negative: from the end) of the largest element, i64. If elements tie, the
 // lowest index; if there is a NaN, its index. Not differentiable.
 TensorOr ArgMax(const TensorOr& x, int dim);
+// The k largest elements along the last dimension, in descending order, and their indices in it:
+// {values [..., k], indices [..., k] i64}, 0 <= k <= d: "... d! -> ... k!, ... k!". If elements
+// tie, the lowest index comes first; a NaN counts as larger than all numbers. The indices have no
+// gradient. Meant for a small k: on a GPU the time grows with k times d.
+absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k);
 
 // --- Views, for any type. Nothing moves if the elements of a shard stay together; otherwise the
 // operand is redistributed. A negative `dim` counts from the end.
