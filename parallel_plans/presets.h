@@ -20,10 +20,10 @@
 //
 // At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
 // mention still shards the batch if it is called dp, batch and experts if it is called ep, the
-// sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are the same plan on a mesh that has both
-// axes. If tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it for a Transformer, key
-// and value heads are sharded over the first and replicated over the second:
-// "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
+// sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are
+// the same plan on a mesh that has both axes. If tp is a group of tp_kv and tp_rep, as
+// PlanTensorParallel makes it for a Transformer, key and value heads are sharded over the first and
+// replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -57,12 +57,12 @@ struct PresetOptions {
 // ModelTypeOf and of the configuration's FromJson.
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
-// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp"; with those that models with experts have as well:
-// "ep", ..., "hsdp+ep+cp+pp+tp+sp". Of names with the same meaning there is only one.
+// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp"; with those that models with experts have as
+// well: "ep", ..., "hsdp+ep+cp+pp+tp+sp". Of names with the same meaning there is only one.
 std::vector<std::string> PresetNames(bool with_experts = false);
 
-// The name that mentions each of the axes dp, ep, cp, pp and tp that the mesh has, such as "dp+tp+sp";
-// "none" if it has none of them.
+// The name that mentions each of the axes dp, ep, cp, pp and tp that the mesh has, such as
+// "dp+tp+sp"; "none" if it has none of them.
 std::string DefaultPreset(const DeviceMesh& mesh);
 
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the

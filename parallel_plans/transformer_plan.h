@@ -45,8 +45,8 @@ inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
 inline constexpr char kTransformerExperts[] = "model.layers.*.{mlp,block_sparse_moe}.experts";
 
 // Shards the batch over `axis`, and within the modules at path `experts` the experts
-// (expert_parallel.h). To combine it with a plan from above, add its lines to that plan; `axis` must
-// be another axis.
+// (expert_parallel.h). To combine it with a plan from above, add its lines to that plan; `axis`
+// must be another axis.
 ParallelPlan ExpertParallelPlan(const std::string& axis,
                                 const std::string& experts = kTransformerExperts);
 

@@ -1,8 +1,8 @@
 // Mixtures of experts: a router picks a few MLPs, the experts, for each token.
 //
-//   MixtureOfExperts(x):  p = softmax(gate(x))                over the experts, in f32 or f64
-//                         weights, ids = the k largest of p   (divided by their sum, if `normalize`)
-//                         y = sum over j of weights[j] expert_{ids[j]}(x)
+//   p = softmax(gate(x))            over the experts, in f32 or f64
+//   weights, ids = k largest of p   with `normalize`, divided by their sum
+//   y = sum over j of weights[j] expert_{ids[j]}(x)
 //
 // as in Shazeer et al., "Outrageously Large Neural Networks" (2017), Mixtral and Qwen3-MoE. No
 // token is dropped, and experts need not be picked evenly. The weights of all experts are stacked

@@ -92,8 +92,9 @@ struct Parameter {
   Dims pieces;
   // The parts that dimension 0 consists of, if checkpoints store them as separate tensors. The
   // dimension is a sequence of groups; each group has the rows of all parts, one part after the
-  // other. Each part has at least one row, and a group's rows divide the dimension. Slices are parts
-  // of one row, all of one group. Empty: checkpoints store the parameter as it is (state_dict.h).
+  // other. Each part has at least one row, and a group's rows divide the dimension. Slices are
+  // parts of one row, all of one group. Empty: checkpoints store the parameter as it is
+  // (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.

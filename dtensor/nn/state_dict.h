@@ -44,8 +44,8 @@ std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& p
 // Returns the parameters and buffers in their layouts. A tensor that is not a part is an alias,
 // which changes with later steps; Redistribute or Cast those that should not change. No
 // communication if parts lie within units; slices of a parameter that is sharded along dimension 0
-// are sharded along their own first dimension instead, by an all-to-all. Errors: kFailedPrecondition for a parameter that has no
-// memory yet; failures.
+// are sharded along their own first dimension instead, by an all-to-all. Errors:
+// kFailedPrecondition for a parameter that has no memory yet; failures.
 absl::StatusOr<StateDict> StateDictOf(Module& model);
 
 // Takes a tensor with the shape of the parameter at `path`, such as its gradient or an optimizer

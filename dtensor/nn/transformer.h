@@ -1,6 +1,7 @@
 // LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, SmolLM2): RMSNorm, rotary
-// positions, grouped-query attention, SwiGLU, or mixtures of experts that are SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM
-// and similar classes, so their state dicts can be loaded and saved by name.
+// positions, grouped-query attention, SwiGLU, or mixtures of experts that are SwiGLU. Names and
+// shapes are those of Hugging Face's LlamaForCausalLM and similar classes, so their state dicts can
+// be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
@@ -56,8 +57,8 @@ struct TransformerConfig {
   int64_t head_size = 0;  // features of a head; 0 means dim / heads
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
-  // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token passes
-  // `experts_per_token`. normalize_experts: their weights are divided by their sum.
+  // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token
+  // passes `experts_per_token`. normalize_experts: their weights are divided by their sum.
   int64_t experts = 0, experts_per_token = 0;
   bool normalize_experts = true;
   bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen3-MoE's
@@ -65,12 +66,13 @@ struct TransformerConfig {
   int64_t window = 0, first_window_layer = 0;
 
   // Reads Hugging Face's config.json of a llama, mistral, mixtral, qwen2, qwen3 or qwen3_moe;
-  // without a model_type it is read as a llama's. Errors: kInvalidArgument for text that is not a JSON object, for members
-  // that are not numbers in range, and, by name, for what the model does not implement: another
-  // hidden_act, dropout, noise in the router, a mixture in some layers only, rotary embeddings with a scaling other than "linear" or "llama3",
-  // quantized weights. Members that do not affect results are ignored. The list layer_types is
-  // ignored, too: which layers have windows follows from sliding_window, use_sliding_window and
-  // max_window_layers, from which Hugging Face derives the list.
+  // without a model_type it is read as a llama's. Errors: kInvalidArgument for text that is not a
+  // JSON object, for members that are not numbers in range, and, by name, for what the model does
+  // not implement: another hidden_act, dropout, noise in the router, a mixture in some layers only,
+  // rotary embeddings with a scaling other than "linear" or "llama3", quantized weights. Members
+  // that do not affect results are ignored. The list layer_types is ignored, too: which layers have
+  // windows follows from sliding_window, use_sliding_window and max_window_layers, from which
+  // Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }

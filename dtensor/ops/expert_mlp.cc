@@ -245,8 +245,8 @@ absl::Status ExpertMlpBackward(const GradCall& call) {
 }
 
 // Experts are a table whose entries are functions: like an Embedding, a rank computes those that it
-// has and adds nothing for the others. It is linear in `weights` and in `down`, but not in the other
-// operands, and a rule has only one linearity for all.
+// has and adds nothing for the others. It is linear in `weights` and in `down`, but not in the
+// other operands, and a rule has only one linearity for all.
 const OpDef kExpertMlpOp = {
     .name = "ExpertMlp",
     .rule = "... i!, ... c @e, ... c, e f i!, e f i!, e d f -> ... d",
