@@ -16,7 +16,7 @@ struct Kind {
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double norm_eps = 1e-6, rope_theta = 10000;
   bool always_biased = false, may_be_biased = false, may_bias_mlp = false, qk_norm = false;
-  enum class Window { kNone, kAlways, kIfGiven, kIfUsed } window = Window::kNone;
+  enum class Window { kNone, kAlways, kIfGiven, kIfUsed, kIfUsedByAll } window = Window::kNone;
   enum class Mixture { kNone, kMixtral, kQwen } mixture = Mixture::kNone;
 };
 using Window = Kind::Window;
@@ -52,7 +52,7 @@ constexpr Kind kKinds[] = {
      .kv_heads = 4,
      .may_be_biased = true,
      .qk_norm = true,
-     .window = Window::kIfUsed,
+     .window = Window::kIfUsedByAll,
      .mixture = Mixture::kQwen},
 };
 
@@ -79,13 +79,21 @@ void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config)
 void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
   if (kind.window == Window::kNone || json.IsNull("sliding_window")) return;
   if (kind.window == Window::kIfGiven && !json.Has("sliding_window")) return;
-  if (kind.window != Window::kIfUsed) {
+  if (kind.window == Window::kAlways || kind.window == Window::kIfGiven) {
     config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
     return;
   }
   if (!json.Flag("use_sliding_window", false)) return;
   config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
-  config.first_window_layer = json.Count("max_window_layers", 28);
+  if (kind.window == Window::kIfUsed) {
+    config.first_window_layer = json.Count("max_window_layers", 28);
+  }
+}
+
+// The number of experts: files of either type may have either name.
+int64_t ReadExperts(ConfigReader& json, int64_t if_missing) {
+  constexpr absl::string_view kNewer = "num_local_experts", kOlder = "num_experts";
+  return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxLayers);
 }
 
 // The MLP, or the experts.
@@ -96,7 +104,7 @@ void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
   }
   if (kind.mixture == Mixture::kMixtral) {
     config.hidden = json.Size("intermediate_size", kind.hidden);
-    config.experts = json.Size("num_local_experts", 8, ConfigReader::kMaxLayers);
+    config.experts = ReadExperts(json, 8);
     config.experts_per_token = json.Size("num_experts_per_tok", 2);
     config.mixtral_names = true;
     if (json.Number("router_jitter_noise", 0) > 0) {
@@ -105,7 +113,7 @@ void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
     return;
   }
   config.hidden = json.Size("moe_intermediate_size", 768);
-  config.experts = json.Size("num_experts", 128, ConfigReader::kMaxLayers);
+  config.experts = ReadExperts(json, 128);
   config.experts_per_token = json.Size("num_experts_per_tok", 8);
   config.normalize_experts = json.Flag("norm_topk_prob", false);
   constexpr absl::string_view kEach = "each layer has a mixture of experts";

@@ -189,8 +189,15 @@ std::vector<bool> LettersIn(const RuleTerm& term, size_t count) {
   return present;
 }
 
+// The axes that split a letter and the one that is sent to it.
+AxisMask SharedAxes(const OpRule& rule, absl::Span<const AxisMask> letter_axes, size_t letter) {
+  const int from = rule.letters()[letter].from;
+  return from < 0 ? 0 : letter_axes[letter] & letter_axes[from];
+}
+
 // The axes that split each letter. Errors: kInvalidArgument if an axis splits two letters, other
-// than a streamed letter and the one that it is streamed past.
+// than a streamed letter and the one that it is streamed past, or a letter and the one that is sent
+// to it.
 absl::StatusOr<std::vector<AxisMask>> LetterAxes(absl::string_view op, const OpRule& rule,
                                                  absl::Span<const DimLayout> letters) {
   std::vector<AxisMask> axes;
@@ -199,8 +206,9 @@ absl::StatusOr<std::vector<AxisMask>> LetterAxes(absl::string_view op, const OpR
   for (size_t l = 0; l < axes.size(); ++l) {
     const int past = rule.letters()[l].past;
     if (past >= 0 && axes[l] == axes[past]) continue;
-    if (used & axes[l]) return InvalidArgument({op, ": one mesh axis splits two letters"});
-    used |= axes[l];
+    const AxisMask own = axes[l] & ~SharedAxes(rule, axes, l);
+    if (used & own) return InvalidArgument({op, ": one mesh axis splits two letters"});
+    used |= own;
   }
   return axes;
 }
@@ -242,8 +250,9 @@ absl::StatusOr<PartialAxes> ResultPartial(absl::string_view op, const OpRule& ru
   const std::vector<bool> present = LettersIn(result, letter_axes.size());
   for (size_t l = 0; l < letter_axes.size(); ++l) {
     const RuleLetter& letter = rule.letters()[l];
-    if (letter_axes[l] == 0 || present[l] || letter.merged || letter.past >= 0) continue;
-    if (!partial.Add(letter_axes[l], letter.reduce)) {
+    const AxisMask summed = letter_axes[l] & ~SharedAxes(rule, letter_axes, l);
+    if (summed == 0 || present[l] || letter.merged || letter.past >= 0) continue;
+    if (!partial.Add(summed, letter.reduce)) {
       return InvalidArgument({op, ": results would be Partial with two ops"});
     }
   }
@@ -360,7 +369,7 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
   std::vector<DimLayout> choice(rule.rule().letters().size());
   std::optional<RuleAssignment> best;
   // Depth first over the letters. A candidate is skipped if an earlier letter uses one of its axes,
-  // unless the letter is streamed: DeriveAssignment() checks these.
+  // unless the letter is streamed, or another is sent to it: DeriveAssignment() checks these.
   const auto visit = [&](const auto& self, size_t depth, AxisMask used) -> void {
     if (best && best->cost == 0) return;
     if (depth == open.size()) {
@@ -372,8 +381,9 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
     const auto& list = candidates.of(letter);
     for (size_t i = 0; i < list.size(); ++i) {
       const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, not split last
-      const bool streamed = rule.rule().letters()[letter].past >= 0;
-      const AxisMask axes = streamed ? 0 : MaskOf(AxesOf(dim));
+      const RuleLetter& of = rule.rule().letters()[letter];
+      const bool may_share = of.past >= 0 || of.from >= 0;
+      const AxisMask axes = may_share ? 0 : MaskOf(AxesOf(dim));
       if (axes & used) continue;
       choice[letter] = dim;
       self(self, depth + 1, used | axes);
@@ -383,6 +393,13 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
   if (!best)
     return InvalidArgument({op, ": no placement fits the operands ", OperandsText(operands)});
   return *std::move(best);
+}
+
+AxisList SentAxes(const OpRule& rule, const RuleAssignment& assignment, size_t letter) {
+  const int from = rule.letters()[letter].from;
+  if (from < 0) return {};
+  return AxesIn(MaskOf(AxesOf(assignment.letters[letter])) &
+                MaskOf(AxesOf(assignment.letters[from])));
 }
 
 namespace {

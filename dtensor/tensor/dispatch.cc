@@ -195,12 +195,14 @@ absl::Status CheckRecordable(Context& context, const Decision& decision, const I
   return CheckGradientsPass(decision, wanted);
 }
 
-// Whether its kernel communicates: it merges over a sharded dimension, or streams one.
+// Whether its kernel communicates: it merges over a sharded dimension, streams one, or sends its
+// shards to those of another.
 bool ExchangesInside(const Decision& decision) {
   const absl::Span<const RuleLetter> letters = decision.rule.rule().letters();
   for (size_t i = 0; i < letters.size(); ++i) {
     const bool exchanges = letters[i].merged || letters[i].past >= 0;
     if (exchanges && IsSplit(decision.assignment.letters[i])) return true;
+    if (!SentAxes(decision.rule.rule(), decision.assignment, i).empty()) return true;
   }
   return false;
 }

@@ -31,16 +31,17 @@ class Enumeration {
       for (const DimLayout& dim : Splits(before, axis, static_cast<int>(l))) {
         letters_[l] = dim;
         SplitBy(axis + 1);
-        SplitStreamed(axis, static_cast<int>(l));
+        SplitWith(axis, static_cast<int>(l));
       }
       letters_[l] = before;
     }
   }
 
-  // The axis, which splits `past`, splits what is streamed past it, too.
-  void SplitStreamed(int axis, int past) {
+  // The axis, which splits `other`, splits what is streamed past it, or what it is sent to, too.
+  void SplitWith(int axis, int other) {
     for (size_t l = 0; l < letters_.size(); ++l) {
-      if (rule_.rule().letters()[l].past != past) continue;
+      const RuleLetter& letter = rule_.rule().letters()[l];
+      if (letter.past != other && letter.from != other) continue;
       const DimLayout before = letters_[l];
       for (const DimLayout& dim : Splits(before, axis, static_cast<int>(l))) {
         letters_[l] = dim;
