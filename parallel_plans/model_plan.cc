@@ -24,6 +24,8 @@ absl::StatusOr<ModelConfig> Read(absl::string_view text) {
 
 constexpr ModelPaths kTransformerPaths = {TensorParallelPlan, kTransformerAttention,
                                           kTransformerUnits, kTransformerStages};
+constexpr ModelPaths kMixturePaths = {MixtureTensorParallelPlan, kTransformerAttention,
+                                      kTransformerUnits, kTransformerStages, kTransformerExperts};
 constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
                                    kGpt2Units, kGpt2Stages};
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
@@ -35,8 +37,10 @@ absl::Span<const PlannedModel> PlannedModels() {
       {"gpt2", &kGpt2Paths, Read<Gpt2Config>},
       {"llama", &kTransformerPaths, Read<TransformerConfig>},
       {"mistral", &kTransformerPaths, Read<TransformerConfig>},
+      {"mixtral", &kMixturePaths, Read<TransformerConfig>},
       {"qwen2", &kTransformerPaths, Read<TransformerConfig>},
       {"qwen3", &kTransformerPaths, Read<TransformerConfig>},
+      {"qwen3_moe", &kMixturePaths, Read<TransformerConfig>},
   };
   return kModels;
 }
@@ -87,6 +91,13 @@ absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes&
     plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));
   }
   if (!axes.data.empty()) plan.Add({"", DataParallel(axes.data)});
+  if (!axes.expert.empty()) {
+    if (model.experts == nullptr) {
+      return InvalidArgument({"the axis \"", axes.expert, "\" shards experts, and the model has ",
+                              "none; call an axis that shards the batch dp"});
+    }
+    plan.Add(ExpertParallelPlan(axes.expert, model.experts));
+  }
   if (!axes.fully_shard.empty()) {
     plan.Add(FullyShardPlan(axes.fully_shard, axes.level, model.units));
   }

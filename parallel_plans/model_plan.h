@@ -26,8 +26,9 @@ struct ModelPaths {
   const char* attention;
   ShardUnits units;
   StagePaths stages;
+  const char* experts = nullptr;  // null: it has none
 };
-extern const ModelPaths kTransformerPaths, kGpt2Paths, kBertPaths;
+extern const ModelPaths kTransformerPaths, kMixturePaths, kGpt2Paths, kBertPaths;
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;
 
@@ -56,6 +57,7 @@ struct ModelAxes {
   std::string data;                // shards the batch
   std::string fully_shard;         // shards the batch, and parameters by `level` of ZeRO
   int64_t level = 3;
+  std::string expert;   // shards the batch, and the experts of mixtures
   std::string context;  // shards the sequence by `context_pattern`
   std::string context_pattern;
   std::string pipeline;  // cuts the model into `stages`
@@ -67,7 +69,7 @@ struct ModelAxes {
 KeyValueAxes KeyValueAxesOf(absl::string_view axis);
 
 // Errors: kInvalidArgument if `pipeline` has more ranks than there are blocks, or their number is
-// not known.
+// not known; for an axis of experts if the model has none.
 absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes& axes);
 
 }  // namespace dtensor::internal

@@ -86,13 +86,19 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
 
 namespace {
 
+// Whether a result is a sum over a dimension of this role.
+bool IsSummed(DimRole role) {
+  return role == DimRole::kInput || role == DimRole::kRow || role == DimRole::kExpert ||
+         role == DimRole::kHidden;
+}
+
 // Whether the module's result is a sum over a dimension that `axis` splits.
 bool SumsOver(const Module& module, const DeviceMesh& mesh, int axis) {
   for (const OwnParameter& own : module.own_parameters()) {
     const DistributedTensor& tensor = own.parameter->tensor;
     if (!tensor.defined() || tensor.mesh() != mesh) continue;
     for (size_t d = 0; d < own.roles.size(); ++d) {
-      if (own.roles[d] != DimRole::kInput && own.roles[d] != DimRole::kRow) continue;
+      if (!IsSummed(own.roles[d])) continue;
       const AxisList axes = AxesOf(UsedLayout(tensor).dim(static_cast<int>(d)));
       if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
     }

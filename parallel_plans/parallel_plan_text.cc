@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/stage.h"
@@ -36,6 +37,8 @@ const std::vector<StyleReader>& LibraryStyles() {
       {"DataParallel", ReadAs<DataParallel>},
       {"FullyShard", ReadAs<FullyShard>},
       {"ContextParallel", ReadAs<ContextParallel>},
+      {"ExpertParallel", ReadAs<ExpertParallel>},
+      {"ExpertTensorParallel", ReadAs<ExpertTensorParallel>},
       {"Stage", ReadAs<Stage>},
       {"Edges", ReadAs<Edges>},
       {"PrepareInput", ReadAs<PrepareInput>},

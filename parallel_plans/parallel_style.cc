@@ -19,6 +19,10 @@ absl::string_view TextOf(DimRole role) {
       return "input features";
     case DimRole::kRow:
       return "rows of a table";
+    case DimRole::kExpert:
+      return "experts";
+    case DimRole::kHidden:
+      return "hidden features";
   }
   return "other dimensions";
 }

@@ -28,7 +28,7 @@ constexpr Part kParts[] = {
     {"dp", "dp", "dp"},      {"zero1", "dp", "dp", 1}, {"zero2", "dp", "dp", 2},
     {"fsdp", "dp", "dp", 3}, {"hsdp", "dp", "dp", 3},  {"cp", "cp", "cp"},
     {"pp", "pp", "pp"},      {"tp", "tp", "tp"},       {"sp", "sp", "tp"},
-    {"none", "tp", ""},
+    {"ep", "ep", "ep"},      {"none", "tp", ""},
 };
 
 const Part* FindPart(absl::string_view name) {
@@ -49,7 +49,7 @@ absl::Status NoSuchPart(absl::string_view preset, absl::string_view part) {
 // The parts of a preset's name.
 struct Preset {
   const Part *data = nullptr, *tensor = nullptr;  // the parts of these groups; null: none
-  bool context = false, pipeline = false, sequence = false;
+  bool experts = false, context = false, pipeline = false, sequence = false;
   bool shards_layers() const { return tensor != nullptr && tensor->name == "tp"; }
 };
 
@@ -72,6 +72,7 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
     parts.push_back(part);
     if (part->group == "dp") preset.data = part;
     if (part->group == "tp") preset.tensor = part;
+    preset.experts = preset.experts || part->group == "ep";
     preset.context = preset.context || part->group == "cp";
     preset.pipeline = preset.pipeline || part->group == "pp";
     preset.sequence = preset.sequence || part->group == "sp";
@@ -80,22 +81,23 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
     return InvalidArgument({"preset \"", name, "\": sp goes with tp; write tp+sp"});
   }
   if (preset.data == nullptr && mesh.Find("dp").ok()) preset.data = FindPart("dp");
+  preset.experts = preset.experts || mesh.Find("ep").ok();
   preset.context = preset.context || mesh.Find("cp").ok();
   preset.pipeline = preset.pipeline || mesh.Find("pp").ok();
   return preset;
 }
 
-// Checks that every axis is one of dp, cp, pp and tp, or in a group with such a name.
+// Checks that every axis is one of dp, ep, cp, pp and tp, or in a group with such a name.
 absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   AxisList used;
-  for (const char* group : {"dp", "cp", "pp", "tp"}) {
+  for (const char* group : {"dp", "ep", "cp", "pp", "tp"}) {
     const absl::StatusOr<AxisList> axes = mesh.Find(group);
     if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
   }
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
     return InvalidArgument({"preset \"", name, "\" has no use for the axis '", mesh.axis_name(axis),
-                            "'; the axes are dp, cp, pp and tp, or groups of these names, as ",
+                            "'; the axes are dp, ep, cp, pp and tp, or groups of these names, as ",
                             "outer=2,inner=2;cp=outer*inner"});
   }
   return absl::OkStatus();
@@ -162,6 +164,7 @@ absl::StatusOr<internal::ModelAxes> AxesOf(absl::string_view name, const Preset&
     axes.key_value = KeyValueAxesOn(mesh);
   }
   if (preset.data != nullptr) DT_RETURN_IF_ERROR(SetDataAxes(name, *preset.data, mesh, axes));
+  if (preset.experts) axes.expert = "ep";
   if (preset.pipeline) DT_RETURN_IF_ERROR(SetStages(mesh, options, axes));
   if (!preset.context) return axes;
   DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
@@ -184,25 +187,29 @@ absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_co
   return options;
 }
 
-std::vector<std::string> PresetNames() {
-  std::vector<std::string> names;
-  for (const char* data : {"", "dp", "zero1", "zero2", "fsdp", "hsdp"}) {
-    for (const char* context : {"", "cp", "pp", "cp+pp"}) {
-      for (const char* tensor : {"", "tp", "tp+sp"}) {
-        std::vector<std::string> parts;
-        for (const char* part : {data, context, tensor}) {
-          if (*part != '\0') parts.emplace_back(part);
-        }
-        names.push_back(parts.empty() ? "none" : absl::StrJoin(parts, "+"));
+std::vector<std::string> PresetNames(bool with_experts) {
+  std::vector<std::string> names = {""};
+  const auto cross = [&](std::initializer_list<const char*> parts) {
+    std::vector<std::string> longer;
+    for (const std::string& name : names) {
+      for (const char* part : parts) {
+        const bool joins = !name.empty() && *part != '\0';
+        longer.push_back(absl::StrCat(name, joins ? "+" : "", part));
       }
     }
-  }
+    names = std::move(longer);
+  };
+  cross({"", "dp", "zero1", "zero2", "fsdp", "hsdp"});
+  if (with_experts) cross({"", "ep"});
+  cross({"", "cp", "pp", "cp+pp"});
+  cross({"", "tp", "tp+sp"});
+  names[0] = "none";
   return names;
 }
 
 std::string DefaultPreset(const DeviceMesh& mesh) {
   std::vector<std::string> parts;
-  for (const char* axis : {"dp", "cp", "pp", "tp"}) {
+  for (const char* axis : {"dp", "ep", "cp", "pp", "tp"}) {
     if (mesh.Find(axis).ok()) parts.emplace_back(axis);
   }
   if (parts.empty()) return "none";

@@ -11,6 +11,7 @@
 //   zero2   dp    and gradients                 (2)
 //   fsdp    dp    and parameters                (3)
 //   hsdp    dp    two axes: replicas over the outer, FullyShard over the inner
+//   ep      ep    shards the batch, and the experts of mixtures (expert_parallel.h)
 //   cp      cp    shards the sequence; attention is a ring, or what the pattern says
 //   pp      pp    cuts the model into stages    (stage.h)
 //   tp      tp    shards layers
@@ -18,8 +19,8 @@
 //   none    tp    nothing
 //
 // At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
-// mention still shards the batch if it is called dp, the sequence if it is called cp, or cuts the
-// model if it is called pp; so "tp+sp" and "dp+tp+sp" are the same plan on a mesh that has both
+// mention still shards the batch if it is called dp, batch and experts if it is called ep, the
+// sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are the same plan on a mesh that has both
 // axes. If tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it for a Transformer, key
 // and value heads are sharded over the first and replicated over the second:
 // "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
@@ -56,17 +57,18 @@ struct PresetOptions {
 // ModelTypeOf and of the configuration's FromJson.
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
-// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp". Of names with the same meaning there is only
-// one.
-std::vector<std::string> PresetNames();
+// All names: "none", "tp", ..., "hsdp+cp+pp+tp+sp"; with those that models with experts have as well:
+// "ep", ..., "hsdp+ep+cp+pp+tp+sp". Of names with the same meaning there is only one.
+std::vector<std::string> PresetNames(bool with_experts = false);
 
-// The name that mentions each of the axes dp, cp, pp and tp that the mesh has, such as "dp+tp+sp";
+// The name that mentions each of the axes dp, ep, cp, pp and tp that the mesh has, such as "dp+tp+sp";
 // "none" if it has none of them.
 std::string DefaultPreset(const DeviceMesh& mesh);
 
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
 // nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
-// an axis that is not dp, cp, pp or tp and not in a group of such a name; with pp, a group of this
+// an axis that is not dp, ep, cp, pp or tp and not in a group of such a name; ep for a model
+// without experts; with pp, a group of this
 // name, more stages than blocks, or a number of blocks that is not known; a context pattern that is
 // unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
 // than tp ranks if these can share them, with the mesh on which they do.

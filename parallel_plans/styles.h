@@ -1,6 +1,6 @@
 // The styles that plans are made of; FullyShard is in fully_shard.h, ContextParallel in
-// context_parallel.h and Stage, which says on which ranks a module lies, in stage.h. On the style's
-// axis `a` (S is Shard, R Replicate):
+// context_parallel.h, those of a mixture's experts in expert_parallel.h, and Stage, which says on
+// which ranks a module lies, in stage.h. On the style's axis `a` (S is Shard, R Replicate):
 //
 //   style                parameters                    input         output
 //   Colwise(a, out)      output features S, others R   R             as it comes, or out

@@ -49,6 +49,7 @@ internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& 
   axes.tensor = if_there(options.axis);
   axes.sequence_parallel = options.sequence_parallel;
   axes.data = if_there(options.data_axis);
+  axes.expert = if_there(options.expert_axis);
   axes.context = if_there(options.context_axis);
   axes.context_pattern = options.context_pattern;
   axes.pipeline = if_there(options.pipeline_axis);
@@ -77,8 +78,10 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
   internal::ModelAxes axes = AxesOn(mesh, options, config);
+  const internal::ModelPaths& paths =
+      config.experts > 0 ? internal::kMixturePaths : internal::kTransformerPaths;
   const int64_t ranks = SizeOf(mesh, options.axis);
-  if (ranks <= config.kv_heads) return PlanOn(mesh, internal::kTransformerPaths, axes);
+  if (ranks <= config.kv_heads) return PlanOn(mesh, paths, axes);
   if (config.fused_projections) {
     return InvalidArgument({"PlanTensorParallel: ", absl::StrCat(config.kv_heads),
                             " key/value heads on ", absl::StrCat(ranks), " ranks of \"",
@@ -89,7 +92,7 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   axes.key_value = internal::KeyValueAxesOf(options.axis);
   DT_ASSIGN_OR_RETURN(DeviceMesh cut,
                       CutForHeads(mesh, options.axis, axes.key_value, config.kv_heads, ranks));
-  return PlanOn(cut, internal::kTransformerPaths, axes);
+  return PlanOn(cut, paths, axes);
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,

@@ -5,7 +5,8 @@
 //   DT_ASSIGN_OR_RETURN(auto ids, Distribute<int32_t>(context, mesh, placements, shape, values));
 //
 // On the axis tp these are sharded: the heads of attention, the MLP's hidden features, the rows of
-// the embedding and the classes of the head (any number of them: 50257 too), and, between blocks,
+// the embedding and the classes of the head (any number of them: 50257 too), the hidden features of
+// a mixture's experts, and, between blocks,
 // the sequence. The embedding's sum is reduce-scattered to the sequence. All of these can be
 // combined: a tied embedding and head with sequence parallelism, too.
 #ifndef DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
@@ -36,6 +37,7 @@ struct TensorParallelOptions {
   // Names of axes, or of groups. Axes that the mesh lacks are ignored.
   std::string axis = "tp";           // shards layers
   std::string data_axis = "dp";      // shards the batch
+  std::string expert_axis = "ep";    // shards the batch and the experts, as ExpertParallelPlan
   std::string context_axis = "cp";   // shards the sequence, as ContextParallel
   std::string pipeline_axis = "pp";  // cuts the model into stages, as PipelinePlan; one axis
   // Between blocks the sequence is sharded on `axis`. Saved activations shrink to 1/size, and each
@@ -62,7 +64,7 @@ struct TensorParallelism {
 // key/value heads, and `<axis>_rep`, over which their weights are replicated and the weights'
 // gradients summed. The name `axis` then stands for both. This moves no activations. Errors:
 // kInvalidArgument, with the remedy, if neither number divides the other; for fused_projections,
-// whose key/value heads cannot be replicated; if `axis` is already a group of axes and would have
+// whose key/value heads cannot be replicated; for an expert_axis, if the model has no experts; if `axis` is already a group of axes and would have
 // to be split; if the mesh already has one of the two names; for more ranks on pipeline_axis than
 // the model has blocks; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,

@@ -7,19 +7,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 
-ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
-                                const KeyValueAxes& key_value) {
-  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+namespace {
+
+Placement ResidualOf(bool sequence_parallel) { return sequence_parallel ? Shard(1) : Replicate(); }
+
+// All but the MLPs.
+ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
+                            const KeyValueAxes& key_value) {
+  const Placement residual = ResidualOf(sequence_parallel);
   ParallelPlan plan({
       {"model.embed_tokens", VocabParallel(axis, residual)},
       {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
-      {"model.layers.*.mlp.{gate,up,gate_up}_proj", Colwise(axis)},
-      {"model.layers.*.mlp.down_proj", Rowwise(axis, residual)},
       {"lm_head", VocabParallel(axis)},
   });
   if (key_value.split.empty()) {
@@ -36,8 +40,25 @@ ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
   return plan;
 }
 
+}  // namespace
+
+ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
+                                const KeyValueAxes& key_value) {
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
+  plan.Add({"model.layers.*.mlp.{gate,up,gate_up}_proj", Colwise(axis)});
+  plan.Add({"model.layers.*.mlp.down_proj", Rowwise(axis, ResidualOf(sequence_parallel))});
+  return plan;
+}
+
+ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
+                                       const KeyValueAxes& key_value) {
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
+  plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
+  return plan;
+}
+
 ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel) {
-  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+  const Placement residual = ResidualOf(sequence_parallel);
   ParallelPlan plan({
       {"transformer.wte", VocabParallel(axis, residual)},
       {"transformer.h.*.attn.c_attn", Colwise(axis)},
@@ -54,7 +75,7 @@ ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel) {
 }
 
 ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel) {
-  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+  const Placement residual = ResidualOf(sequence_parallel);
   ParallelPlan plan({
       {"embeddings.word_embeddings", VocabParallel(axis, residual)},
       {"encoder.layer.*.attention.self.{query,key,value}", Colwise(axis)},
@@ -70,6 +91,10 @@ ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel) {
     plan.Add({"encoder.layer.*.attention.output.LayerNorm", SequenceParallel(axis)});
   }
   return plan;
+}
+
+ParallelPlan ExpertParallelPlan(const std::string& axis, const std::string& experts) {
+  return ParallelPlan({{"", DataParallel(axis)}, {experts, ExpertParallel(axis, Shard(0))}});
 }
 
 ParallelPlan ContextParallelPlan(std::string axis, std::string pattern, std::string attention) {

@@ -23,6 +23,11 @@ struct KeyValueAxes {
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value = {});
 
+// The same for a Transformer with mixtures of experts: over `axis` the hidden features of each
+// expert are sharded. The router works on the tokens as they are sharded.
+ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
+                                       const KeyValueAxes& key_value = {});
+
 // The same for a Gpt2. Each rank takes queries, keys and values of its heads from its part of
 // c_attn.
 ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel);
@@ -35,6 +40,15 @@ ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel);
 inline constexpr char kTransformerAttention[] = "model.layers.*.self_attn";
 inline constexpr char kGpt2Attention[] = "transformer.h.*.attn";
 inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
+
+// Path of the experts of a Transformer's mixtures.
+inline constexpr char kTransformerExperts[] = "model.layers.*.{mlp,block_sparse_moe}.experts";
+
+// Shards the batch over `axis`, and within the modules at path `experts` the experts
+// (expert_parallel.h). To combine it with a plan from above, add its lines to that plan; `axis` must
+// be another axis.
+ParallelPlan ExpertParallelPlan(const std::string& axis,
+                                const std::string& experts = kTransformerExperts);
 
 // Shards the tokens, and so all activations, along the sequence over `axis` by a pattern of
 // context_pattern.h, and fixes the algorithm of the modules at path `attention` to the pattern's.

@@ -152,24 +152,50 @@ class RegionLoader {
     const Region region =
         Regions(spec.layout, spec.shape, spec.layout.mesh().Coordinate(context_.rank()));
     for (const Source& source : target.sources) {
-      if (spec.shape.empty()) {
-        DT_RETURN_IF_ERROR(LoadPiece(source, region, tensor.local()));
+      const StoredPart& part = source.part;
+      if (part.is_slice) {
+        DT_RETURN_IF_ERROR(LoadSlice(source, region, tensor.local()));
         continue;
       }
       // Row i of the source belongs at the i-th index of `rows` of the parameter.
-      const StoredPart& part = source.part;
-      const IndexRun rows = {part.first, part.rows, part.group, spec.shape[0] / part.group};
-      for (const MatchedRun& run : MatchIndexSets(IndexSet::FromIntervals({&rows, 1}), region[0])) {
-        for (int64_t j = 0; j < run.count; ++j) {
-          DT_RETURN_IF_ERROR(LoadRows(source, region, run.src + j * run.src_stride,
-                                      run.dst + j * run.dst_stride, run.length, tensor.local()));
-        }
-      }
+      const int64_t groups = spec.shape.empty() ? 1 : spec.shape[0] / part.group;
+      const IndexRun rows = {part.first, part.rows, part.group, groups};
+      DT_RETURN_IF_ERROR(
+          LoadMatching(source, IndexSet::FromIntervals({&rows, 1}), region, tensor.local()));
     }
     return absl::OkStatus();
   }
 
  private:
+  // Loads a source that is one index of the parameter's dimension 0, if this rank has it.
+  absl::Status LoadSlice(const Source& source, const Region& region, const Tensor& local) {
+    const Dims& shape = source.part.shape;
+    const IndexSet index = IndexSet::Interval(source.part.first, source.part.first + 1);
+    for (const MatchedRun& run : MatchIndexSets(index, region[0])) {
+      const Tensor slice =
+          local.View(absl::MakeConstSpan(local.shape()).subspan(1),
+                     absl::MakeConstSpan(local.strides()).subspan(1), run.dst * local.strides()[0]);
+      const IndexSet rows = IndexSet::Interval(0, shape.empty() ? 1 : shape[0]);
+      DT_RETURN_IF_ERROR(
+          LoadMatching(source, rows, Region(region.begin() + 1, region.end()), slice));
+    }
+    return absl::OkStatus();
+  }
+
+  // Loads the elements of `region`, which `local` has. The source has the indices `rows` of its
+  // dimension 0.
+  absl::Status LoadMatching(const Source& source, const IndexSet& rows, const Region& region,
+                            const Tensor& local) {
+    if (region.empty()) return LoadPiece(source, region, local);
+    for (const MatchedRun& run : MatchIndexSets(rows, region[0])) {
+      for (int64_t j = 0; j < run.count; ++j) {
+        DT_RETURN_IF_ERROR(LoadRows(source, region, run.src + j * run.src_stride,
+                                    run.dst + j * run.dst_stride, run.length, local));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // Loads rows [from, from + count) of the source into this rank's rows from `to` on.
   absl::Status LoadRows(const Source& source, Region region, int64_t from, int64_t to,
                         int64_t count, const Tensor& local) {

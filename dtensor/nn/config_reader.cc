@@ -37,7 +37,7 @@ class ConfigParser : public nlohmann::json_sax<json> {
     return true;
   }
   bool end_object() override { return Leave(); }
-  bool start_array(size_t) override { return Enter(ConfigReader::Nested::kList); }
+  bool start_array(size_t) override { return Enter(ConfigReader::Nested::kEmptyList); }
   bool end_array() override { return Leave(); }
   bool parse_error(size_t position, const std::string&, const json::exception&) override {
     return Fail(absl::StrCat("it is no JSON object: it goes wrong at byte ", position));
@@ -47,11 +47,12 @@ class ConfigParser : public nlohmann::json_sax<json> {
   static constexpr size_t kMaxDepth = 32;
 
   bool Enter(ConfigReader::Nested kind) {
-    if (keys_.empty() && kind == ConfigReader::Nested::kList) return Fail("it is no JSON object");
+    const bool is_list = kind != ConfigReader::Nested::kObject;
+    if (keys_.empty() && is_list) return Fail("it is no JSON object");
     if (keys_.size() == kMaxDepth) return Fail("it is nested too deeply for a configuration");
     if (!keys_.empty() && !Keep(kind)) return false;
-    lists_ += kind == ConfigReader::Nested::kList;
-    is_list_.push_back(kind == ConfigReader::Nested::kList);
+    lists_ += is_list;
+    is_list_.push_back(is_list);
     keys_.emplace_back();
     return true;
   }
@@ -63,10 +64,20 @@ class ConfigParser : public nlohmann::json_sax<json> {
   }
   bool Keep(ConfigReader::Value value) {
     if (keys_.empty()) return Fail("it is no JSON object");
+    if (lists_ == 1 && is_list_.back()) SetNotEmpty();
     if (lists_ > 0 || keys_.size() > 2) return true;
-    const std::string name = keys_.size() == 1 ? keys_[0] : absl::StrCat(keys_[0], ".", keys_[1]);
+    const std::string name = NameOf(keys_.size());
     const bool fresh = reader_.members_.emplace(name, std::move(value)).second;
     return fresh || Fail(absl::StrCat("it has '", absl::Utf8SafeCEscape(name), "' twice"));
+  }
+  // The name of the member that is `depth` objects deep: 1 or 2.
+  std::string NameOf(size_t depth) const {
+    return depth == 1 ? keys_[0] : absl::StrCat(keys_[0], ".", keys_[1]);
+  }
+  // The open list, whose own key is the last but one, has an element.
+  void SetNotEmpty() {
+    if (keys_.size() > 3) return;
+    reader_.members_[NameOf(keys_.size() - 1)] = ConfigReader::Nested::kList;
   }
   bool Fail(absl::string_view why) {
     if (reader_.status_.ok()) reader_.status_ = InvalidArgument({reader_.reader_, ": ", why});
@@ -199,6 +210,13 @@ void ConfigReader::OnlyText(absl::string_view name, absl::string_view only, absl
 
 void ConfigReader::Never(absl::string_view name, absl::string_view why) {
   if (Has(name)) Refuse(name, why);
+}
+
+void ConfigReader::OnlyEmptyList(absl::string_view name, absl::string_view why) {
+  const Value* const value = Find(name);
+  if (value == nullptr) return;
+  const Nested* const nested = std::get_if<Nested>(value);
+  if (nested == nullptr || *nested != Nested::kEmptyList) Refuse(name, why);
 }
 
 absl::Status CheckSizes(absl::string_view model, absl::Span<const NamedSize> sizes) {

@@ -66,6 +66,7 @@ class ConfigReader {
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);
   void OnlyText(absl::string_view name, absl::string_view only, absl::string_view why);
   void Never(absl::string_view name, absl::string_view why);  // any value but null
+  void OnlyEmptyList(absl::string_view name, absl::string_view why);
   // The same, with the caller's own text.
   void Refuse(absl::string_view name, absl::string_view why);
 
@@ -73,7 +74,7 @@ class ConfigReader {
 
  private:
   friend class ConfigParser;
-  enum class Nested { kObject, kList };
+  enum class Nested { kObject, kEmptyList, kList };
   // Numbers that are whole and fit are int64_t.
   using Value = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Nested>;
 

@@ -31,8 +31,10 @@ constexpr ModelType kModelTypes[] = {
     {"gpt2", Make<Gpt2, Gpt2Config>},
     {"llama", Make<Transformer, TransformerConfig>},
     {"mistral", Make<Transformer, TransformerConfig>},
+    {"mixtral", Make<Transformer, TransformerConfig>},
     {"qwen2", Make<Transformer, TransformerConfig>},
     {"qwen3", Make<Transformer, TransformerConfig>},
+    {"qwen3_moe", Make<Transformer, TransformerConfig>},
 };
 
 absl::StatusOr<const ModelType*> FindType(absl::string_view text) {

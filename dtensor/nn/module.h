@@ -83,6 +83,8 @@ enum class DimRole : uint8_t {
   kOutput,  // output features: slice i makes feature i of the result
   kInput,   // input features: slice i meets feature i of the operand; the result is a sum over i
   kRow,  // rows of a table: the operand's values pick rows; the result is a sum over those picked
+  kExpert,  // experts of a mixture: values pick experts; the result is a sum over those picked
+  kHidden,  // features between two products of the module: the result is a sum over them
 };
 
 // A parameter as a member of a module.

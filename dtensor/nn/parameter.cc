@@ -43,12 +43,14 @@ bool ArePieces(const Dims& pieces, const Dims& shape) {
 }
 
 bool AreParts(const std::vector<ParameterPart>& parts, const Dims& shape) {
-  int64_t rows = 0;
+  int64_t rows = 0, slices = 0;
   for (const ParameterPart& part : parts) {
     if (part.rows < 1 || shape.empty() || part.rows > shape[0]) return false;
     rows += part.rows;
+    if (!part.slice.empty()) ++slices;
   }
-  return parts.empty() || shape[0] % rows == 0;
+  const int64_t size = parts.empty() ? 0 : shape[0];
+  return slices == 0 ? parts.empty() || size % rows == 0 : slices == size && rows == size;
 }
 
 bool AreUnits(const Dims& units, const Dims& shape) {
@@ -82,7 +84,8 @@ absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
   };
   return refuse(absl::StrCat("is not made of groups of ",
                              absl::StrJoin(parameter.parts, " and ", text),
-                             "; give rows that together divide dimension 0"));
+                             "; give rows that together divide dimension 0, or a slice for each "
+                             "of its indices"));
 }
 
 absl::Status CheckInit(absl::string_view path, const Parameter& parameter) {

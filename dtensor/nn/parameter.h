@@ -60,8 +60,11 @@ struct ParameterInit {
 
 // A part of a parameter that is a tensor of its own in checkpoints.
 struct ParameterPart {
-  std::string module;  // the module that it belongs to there: "q_proj"
-  int64_t rows;        // in each group
+  std::string module;  // the module that it belongs to there, in place of the last: "q_proj"
+  int64_t rows = 1;    // in each group
+  // Not empty: the tensor is one index of dimension 0, which it lacks, at this path in the
+  // parameter's module: "3.up_proj.weight". Then `module` is not used.
+  std::string slice = "";
 };
 
 // One parameter. The modules that use it share ownership, and it lives as long as one of them. It
@@ -89,8 +92,8 @@ struct Parameter {
   Dims pieces;
   // The parts that dimension 0 consists of, if checkpoints store them as separate tensors. The
   // dimension is a sequence of groups; each group has the rows of all parts, one part after the
-  // other. Each part has at least one row, and a group's rows divide the dimension. Empty:
-  // checkpoints store the parameter as it is (state_dict.h).
+  // other. Each part has at least one row, and a group's rows divide the dimension. Slices are parts
+  // of one row, all of one group. Empty: checkpoints store the parameter as it is (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.

@@ -16,13 +16,33 @@
 namespace dtensor {
 namespace {
 
-// The path of one part: the parameter's path, with the module's name replaced by the part's.
+// The path of one part: the parameter's path, with the names replaced that the part gives.
 std::string PartPath(absl::string_view path, const ParameterPart& part) {
   const size_t parameter = path.rfind('.');
   const absl::string_view module = path.substr(0, parameter == path.npos ? 0 : parameter);
+  if (!part.slice.empty()) return JoinPath(module, part.slice);
   const size_t last = module.rfind('.');
   const absl::string_view before = module.substr(0, last == module.npos ? 0 : last + 1);
   return absl::StrCat(before, part.module, path.substr(module.size()));
+}
+
+bool HasSlices(const Parameter& parameter) {
+  return !parameter.parts.empty() && !parameter.parts[0].slice.empty();
+}
+
+// A layout of the parameter in which dimension 0 is whole, so that each rank has elements of every
+// slice: the axes that split it split dimension 1 instead.
+absl::StatusOr<Layout> WithWholeSlices(const Layout& layout) {
+  const AxisList axes = AxesOf(layout.dim(0));
+  DT_ASSIGN_OR_RETURN(const Layout whole, layout.WithDim(0, DimLayout()));
+  if (axes.empty() || layout.ndim() == 1) return whole;
+  return whole.WithAxes(axes, Shard(1));
+}
+
+// The layout of the slices of a tensor of the parameter's that has this layout.
+absl::StatusOr<Layout> LayoutOfSlices(const Layout& layout) {
+  DT_ASSIGN_OR_RETURN(const Layout whole, WithWholeSlices(layout));
+  return Layout::Create(whole.mesh(), whole.dims().subspan(1));
 }
 
 int64_t RowsOf(const Parameter& parameter) {
@@ -31,11 +51,25 @@ int64_t RowsOf(const Parameter& parameter) {
   return rows;
 }
 
-// Reshapes [groups * rows, ...] to [groups, rows, ...].
-Dims Grouped(const Dims& shape, int64_t rows) {
-  Dims grouped = {shape[0] / rows, rows};
+// The shape [groups * group, ...] as [groups, rows, ...], of so many rows of each group.
+Dims Grouped(const Dims& shape, int64_t group, int64_t rows) {
+  Dims grouped = {shape[0] / group, rows};
   grouped.insert(grouped.end(), shape.begin() + 1, shape.end());
   return grouped;
+}
+
+// Concat, of any number of tensors.
+TensorOr ConcatAll(std::vector<TensorOr> tensors, int dim) {
+  constexpr size_t kAtOnce = 32;
+  while (tensors.size() > 1) {
+    std::vector<TensorOr> joined;
+    const absl::Span<const TensorOr> all = tensors;
+    for (size_t i = 0; i < all.size(); i += kAtOnce) {
+      joined.push_back(Concat(all.subspan(i, kAtOnce), dim));
+    }
+    tensors = std::move(joined);
+  }
+  return tensors[0];
 }
 
 absl::Status CheckMemory(absl::string_view path, const Parameter& parameter) {
@@ -50,9 +84,10 @@ TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> pa
   if (parameter.parts.empty()) return parts[0];
   std::vector<TensorOr> grouped;
   for (size_t i = 0; i < parts.size(); ++i) {
-    grouped.push_back(Reshape(parts[i], Grouped(parts[i].shape(), parameter.parts[i].rows)));
+    grouped.push_back(
+        Reshape(parts[i], Grouped(parameter.shape, RowsOf(parameter), parameter.parts[i].rows)));
   }
-  return Reshape(Concat(grouped, 1), parameter.shape);
+  return Reshape(ConcatAll(std::move(grouped), 1), parameter.shape);
 }
 
 // Redistributes the tensors of all parts to the parameter's ranks, which then join them.
@@ -60,7 +95,9 @@ absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor>
   const DistributedTensor& to = parameter.tensor;
   const NoGrad no_grad(to.context());
   Layout layout = to.layout();
-  if (!parameter.parts.empty()) {
+  if (HasSlices(parameter)) {
+    DT_ASSIGN_OR_RETURN(layout, LayoutOfSlices(layout));
+  } else if (!parameter.parts.empty()) {
     // A part has a different number of rows, which may not shard like those of the whole parameter.
     DT_ASSIGN_OR_RETURN(layout, layout.WithDim(0, DimLayout()));
   }
@@ -162,15 +199,20 @@ absl::Status VisitPaths(Module& model,
 std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter) {
   const int64_t rows = parameter.shape.empty() ? 1 : parameter.shape[0];
   if (parameter.parts.empty()) {
-    return {{std::string(path), parameter.shape, 0, rows, rows}};
+    return {{std::string(path), parameter.shape, 0, rows, rows, false}};
   }
   std::vector<StoredPart> stored;
   const int64_t group = RowsOf(parameter);
   int64_t first = 0;
   for (const ParameterPart& part : parameter.parts) {
     Dims shape = parameter.shape;
-    shape[0] = shape[0] / group * part.rows;
-    stored.push_back({PartPath(path, part), std::move(shape), first, part.rows, group});
+    const bool is_slice = !part.slice.empty();
+    if (is_slice) {
+      shape.erase(shape.begin());
+    } else {
+      shape[0] = shape[0] / group * part.rows;
+    }
+    stored.push_back({PartPath(path, part), std::move(shape), first, part.rows, group, is_slice});
     first += part.rows;
   }
   return stored;
@@ -203,9 +245,14 @@ absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& param
   const NoGrad no_grad(tensor.context());
   std::vector<int64_t> sizes;
   for (const ParameterPart& part : parameter.parts) sizes.push_back(part.rows);
-  DT_ASSIGN_OR_RETURN(
-      const std::vector<DistributedTensor> grouped,
-      SplitTensor(Reshape(tensor, Grouped(tensor.shape(), RowsOf(parameter))), 1, sizes));
+  TensorOr from = tensor;
+  if (HasSlices(parameter)) {
+    DT_ASSIGN_OR_RETURN(const Layout whole, WithWholeSlices(tensor.layout()));
+    from = tensor.Redistribute(whole);
+  }
+  const int64_t group = RowsOf(parameter);
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> grouped,
+                      SplitTensor(Reshape(from, Grouped(parameter.shape, group, group)), 1, sizes));
   StateDict parts;
   const std::vector<StoredPart> stored = StoredPartsOf(path, parameter);
   for (size_t i = 0; i < grouped.size(); ++i) {

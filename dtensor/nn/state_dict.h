@@ -31,17 +31,20 @@ using StateDict = std::map<std::string, DistributedTensor>;
 
 // The tensors that checkpoints store for the parameter at `path`, in the order of its parts; the
 // parameter itself if it has no parts. The parameter consists of groups of `group` rows, and the
-// part is rows [first, first + rows) of each group. Without parts there is one group.
+// part is rows [first, first + rows) of each group. Without parts there is one group. A slice
+// (ParameterPart::slice) is row `first`, and its shape lacks dimension 0.
 struct StoredPart {
   std::string name;
   Dims shape;
   int64_t first = 0, rows = 0, group = 0;
+  bool is_slice = false;
 };
 std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter);
 
 // Returns the parameters and buffers in their layouts. A tensor that is not a part is an alias,
 // which changes with later steps; Redistribute or Cast those that should not change. No
-// communication if parts lie within units. Errors: kFailedPrecondition for a parameter that has no
+// communication if parts lie within units; slices of a parameter that is sharded along dimension 0
+// are sharded along their own first dimension instead, by an all-to-all. Errors: kFailedPrecondition for a parameter that has no
 // memory yet; failures.
 absl::StatusOr<StateDict> StateDictOf(Module& model);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/containers.h"
+#include "dtensor/nn/mixture.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -18,6 +19,43 @@ int64_t GroupWidth(const TransformerConfig& config) {
 
 LinearLayer::Bias BiasIf(bool has) {
   return has ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
+}
+
+MixtureConfig MixtureOf(const TransformerConfig& config) {
+  MixtureConfig mixture;
+  mixture.dim = config.dim;
+  mixture.hidden = config.mlp_hidden();
+  mixture.experts = config.experts;
+  mixture.experts_per_token = config.experts_per_token;
+  mixture.normalize = config.normalize_experts;
+  mixture.stddev = config.init_stddev;
+  mixture.down_stddev = ResidualStddev(config.init_stddev, config.layers);
+  if (config.mixtral_names) {
+    mixture.gate_name = "w1";
+    mixture.up_name = "w3";
+    mixture.down_name = "w2";
+  }
+  return mixture;
+}
+
+std::unique_ptr<Module> MlpOf(const TransformerConfig& config) {
+  if (config.experts == 0) return std::make_unique<SwiGluMlp>(config);
+  return std::make_unique<MixtureOfExperts>(MixtureOf(config));
+}
+
+absl::Status CheckMixture(absl::string_view model, const TransformerConfig& config) {
+  if (config.experts == 0) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(internal::CheckSizes(
+      model, {{"experts", config.experts}, {"experts_per_token", config.experts_per_token}}));
+  if (config.experts_per_token > config.experts) {
+    return InvalidArgument({model, ": experts_per_token is ",
+                            absl::StrCat(config.experts_per_token), ", and there are ",
+                            absl::StrCat(config.experts), " experts; give no more than those"});
+  }
+  if (!config.fused_projections && !config.mlp_bias) return absl::OkStatus();
+  return InvalidArgument({model, ": experts have no ",
+                          config.mlp_bias ? "mlp_bias" : "fused_projections",
+                          "; set it to false, or experts to 0"});
 }
 
 // Sets the parts of the weight, and of the bias if there is one.
@@ -52,6 +90,7 @@ absl::Status TransformerConfig::Validate() const {
     DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"heads", heads}, {"dim", dim}));
   }
   DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"kv_heads", kv_heads}, {"heads", heads}));
+  DT_RETURN_IF_ERROR(CheckMixture(kModel, *this));
   if (head_dim() % 2 == 0) return absl::OkStatus();
   return InvalidArgument({kModel, ": ", head_size > 0 ? "head_size" : "dim / heads",
                           " must be even, and is ", absl::StrCat(head_dim()),
@@ -164,16 +203,16 @@ DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
     : attention_norm_(config.dim, config.norm_eps),
       mlp_norm_(config.dim, config.norm_eps),
       attention_(config, layer),
-      mlp_(config) {
+      mlp_(MlpOf(config)) {
   AddChild("input_layernorm", &attention_norm_);
   AddChild("self_attn", &attention_);
   AddChild("post_attention_layernorm", &mlp_norm_);
-  AddChild("mlp", &mlp_);
+  AddChild(config.experts > 0 && config.mixtral_names ? "block_sparse_moe" : "mlp", mlp_.get());
 }
 
 TensorOr DecoderBlock::Forward(const DistributedTensor& x) {
   const TensorOr h = Add(x, attention_(attention_norm_(x)));
-  return Add(h, mlp_(mlp_norm_(h)));
+  return Add(h, (*mlp_)(mlp_norm_(h)));
 }
 
 class Transformer::Body : public Module {

@@ -1,5 +1,5 @@
-// LLaMA and similar models (Mistral, Qwen2, Qwen3, SmolLM2): RMSNorm, rotary positions,
-// grouped-query attention, SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM
+// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, SmolLM2): RMSNorm, rotary
+// positions, grouped-query attention, SwiGLU, or mixtures of experts that are SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM
 // and similar classes, so their state dicts can be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
@@ -9,6 +9,15 @@
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in], and .bias [out]
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
+//
+// A block with a mixture of experts has, instead of the MLP's weights (mixture.h),
+//
+//   model.layers.N.mlp.gate.weight                            [experts, dim]
+//   model.layers.N.mlp.experts.{gate,up,down}_proj            [experts, out, in], in checkpoints
+//   model.layers.N.mlp.experts.E.{gate,up,down}_proj.weight   [out, in]
+//
+// and Mixtral's have "block_sparse_moe" for "mlp", and w1, w3 and w2 for gate_proj, up_proj and
+// down_proj.
 //
 // With fused_projections, one product computes q, k and v, and another gate and up. (On the CPU
 // this is not faster: cutting the results into parts costs what it saves.) The weights are then
@@ -47,13 +56,18 @@ struct TransformerConfig {
   int64_t head_size = 0;  // features of a head; 0 means dim / heads
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
+  // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token passes
+  // `experts_per_token`. normalize_experts: their weights are divided by their sum.
+  int64_t experts = 0, experts_per_token = 0;
+  bool normalize_experts = true;
+  bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen3-MoE's
   // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
   int64_t window = 0, first_window_layer = 0;
 
-  // Reads Hugging Face's config.json of a llama, mistral, qwen2 or qwen3; without a model_type it
-  // is read as a llama's. Errors: kInvalidArgument for text that is not a JSON object, for members
+  // Reads Hugging Face's config.json of a llama, mistral, mixtral, qwen2, qwen3 or qwen3_moe;
+  // without a model_type it is read as a llama's. Errors: kInvalidArgument for text that is not a JSON object, for members
   // that are not numbers in range, and, by name, for what the model does not implement: another
-  // hidden_act, dropout, rotary embeddings with a scaling other than "linear" or "llama3",
+  // hidden_act, dropout, noise in the router, a mixture in some layers only, rotary embeddings with a scaling other than "linear" or "llama3",
   // quantized weights. Members that do not affect results are ignored. The list layer_types is
   // ignored, too: which layers have windows follows from sliding_window, use_sliding_window and
   // max_window_layers, from which Hugging Face derives the list.
@@ -62,7 +76,9 @@ struct TransformerConfig {
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
   int64_t mlp_hidden() const;
   // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
-  // kv_heads that do not divide heads, an odd head_dim, a negative window or first_window_layer.
+  // kv_heads that do not divide heads, an odd head_dim, a negative window or first_window_layer; a
+  // negative number of experts, more experts_per_token than experts, or none; a mixture with
+  // fused_projections or mlp_bias.
   absl::Status Validate() const;
 };
 
@@ -105,7 +121,7 @@ class SwiGluMlp : public Module {
   LinearLayer down_;
 };
 
-// x + attention(norm(x)), then x + mlp(norm(x)).
+// x + attention(norm(x)), then x + mlp(norm(x)). The MLP is SwiGluMlp, or a MixtureOfExperts.
 class DecoderBlock : public Module {
  public:
   explicit DecoderBlock(const TransformerConfig& config, int64_t layer = 0);
@@ -116,7 +132,7 @@ class DecoderBlock : public Module {
  private:
   RmsNormLayer attention_norm_, mlp_norm_;
   GroupedQueryAttention attention_;
-  SwiGluMlp mlp_;
+  const std::unique_ptr<Module> mlp_;
 };
 
 // Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]. With a cache

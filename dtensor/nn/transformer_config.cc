@@ -11,16 +11,49 @@ using internal::ConfigReader;
 // The defaults of Hugging Face's classes, and what only some of them have.
 struct Kind {
   absl::string_view type;
-  int64_t vocab, hidden, kv_heads;  // kv_heads 0: as many as heads
-  int64_t head_dim;                 // 0: hidden_size / num_attention_heads
-  bool always_biased, may_be_biased, may_bias_mlp, qk_norm;
-  enum class Window { kNone, kAlways, kIfUsed } window;
+  int64_t vocab = 32000, dim = 4096, layers = 32, hidden = 0;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double norm_eps = 1e-6, rope_theta = 10000;
+  bool always_biased = false, may_be_biased = false, may_bias_mlp = false, qk_norm = false;
+  enum class Window { kNone, kAlways, kIfGiven, kIfUsed } window = Window::kNone;
+  enum class Mixture { kNone, kMixtral, kQwen } mixture = Mixture::kNone;
 };
+using Window = Kind::Window;
+using Mixture = Kind::Mixture;
 constexpr Kind kKinds[] = {
-    {"llama", 32000, 11008, 0, 0, false, true, true, false, Kind::Window::kNone},
-    {"mistral", 32000, 14336, 8, 0, false, false, false, false, Kind::Window::kAlways},
-    {"qwen2", 151936, 22016, 32, 0, true, false, false, false, Kind::Window::kIfUsed},
-    {"qwen3", 151936, 22016, 32, 128, false, true, false, true, Kind::Window::kIfUsed},
+    {.type = "llama", .hidden = 11008, .may_be_biased = true, .may_bias_mlp = true},
+    {.type = "mistral", .hidden = 14336, .kv_heads = 8, .window = Window::kAlways},
+    {.type = "mixtral",
+     .hidden = 14336,
+     .kv_heads = 8,
+     .norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .window = Window::kIfGiven,
+     .mixture = Mixture::kMixtral},
+    {.type = "qwen2",
+     .vocab = 151936,
+     .hidden = 22016,
+     .kv_heads = 32,
+     .always_biased = true,
+     .window = Window::kIfUsed},
+    {.type = "qwen3",
+     .vocab = 151936,
+     .hidden = 22016,
+     .kv_heads = 32,
+     .head_dim = 128,
+     .may_be_biased = true,
+     .qk_norm = true,
+     .window = Window::kIfUsed},
+    {.type = "qwen3_moe",
+     .vocab = 151936,
+     .dim = 2048,
+     .layers = 24,
+     .kv_heads = 4,
+     .may_be_biased = true,
+     .qk_norm = true,
+     .window = Window::kIfUsed,
+     .mixture = Mixture::kQwen},
 };
 
 const Kind& KindOf(ConfigReader& json) {
@@ -30,7 +63,9 @@ const Kind& KindOf(ConfigReader& json) {
     json.OnlyModel(kind.type);
     return kind;
   }
-  json.Refuse("model_type", "this reads the configuration of a llama, mistral, qwen2 or qwen3");
+  json.Refuse("model_type",
+              "this reads the configuration of a llama, mistral, mixtral, qwen2, "
+              "qwen3 or qwen3_moe");
   return kKinds[0];
 }
 
@@ -42,14 +77,40 @@ void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config)
 }
 
 void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
-  if (kind.window == Kind::Window::kNone || json.IsNull("sliding_window")) return;
-  if (kind.window == Kind::Window::kAlways) {
+  if (kind.window == Window::kNone || json.IsNull("sliding_window")) return;
+  if (kind.window == Window::kIfGiven && !json.Has("sliding_window")) return;
+  if (kind.window != Window::kIfUsed) {
     config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
     return;
   }
   if (!json.Flag("use_sliding_window", false)) return;
   config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
   config.first_window_layer = json.Count("max_window_layers", 28);
+}
+
+// The MLP, or the experts.
+void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  if (kind.mixture == Mixture::kNone) {
+    config.hidden = json.Size("intermediate_size", kind.hidden);
+    return;
+  }
+  if (kind.mixture == Mixture::kMixtral) {
+    config.hidden = json.Size("intermediate_size", kind.hidden);
+    config.experts = json.Size("num_local_experts", 8, ConfigReader::kMaxLayers);
+    config.experts_per_token = json.Size("num_experts_per_tok", 2);
+    config.mixtral_names = true;
+    if (json.Number("router_jitter_noise", 0) > 0) {
+      json.Refuse("router_jitter_noise", "the router has no noise; set it to 0");
+    }
+    return;
+  }
+  config.hidden = json.Size("moe_intermediate_size", 768);
+  config.experts = json.Size("num_experts", 128, ConfigReader::kMaxLayers);
+  config.experts_per_token = json.Size("num_experts_per_tok", 8);
+  config.normalize_experts = json.Flag("norm_topk_prob", false);
+  constexpr absl::string_view kEach = "each layer has a mixture of experts";
+  if (json.Size("decoder_sparse_step", 1) > 1) json.Refuse("decoder_sparse_step", kEach);
+  json.OnlyEmptyList("mlp_only_layers", kEach);
 }
 
 // Refuses members that would change the result and that this model does not support.
@@ -98,10 +159,10 @@ RopeScaling ReadScaling(ConfigReader& json) {
 }
 
 // The base of the rotary embeddings. Newer files have it inside an object.
-double RopeTheta(ConfigReader& json) {
+double RopeTheta(ConfigReader& json, double if_missing) {
   constexpr absl::string_view kInside = "rope_parameters.rope_theta";
   const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
-  const double theta = json.Number(name, 10000);
+  const double theta = json.Number(name, if_missing);
   if (theta == 0) json.Refuse(name, "give a number above 0");
   return theta;
 }
@@ -113,13 +174,13 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   const Kind& kind = KindOf(json);
   TransformerConfig config;
   config.vocab = json.Size("vocab_size", kind.vocab);
-  config.dim = json.Size("hidden_size", 4096);
-  config.layers = json.Size("num_hidden_layers", 32, ConfigReader::kMaxLayers);
+  config.dim = json.Size("hidden_size", kind.dim);
+  config.layers = json.Size("num_hidden_layers", kind.layers, ConfigReader::kMaxLayers);
   config.heads = json.Size("num_attention_heads", 32);
   const bool as_heads = kind.kv_heads == 0 || json.IsNull("num_key_value_heads");
   config.kv_heads = json.Size("num_key_value_heads", as_heads ? config.heads : kind.kv_heads);
-  config.hidden = json.Size("intermediate_size", kind.hidden);
-  config.norm_eps = json.Number("rms_norm_eps", 1e-6);
+  ReadMlp(json, kind, config);
+  config.norm_eps = json.Number("rms_norm_eps", kind.norm_eps);
   config.init_stddev = json.Number("initializer_range", 0.02);
   config.tie_embeddings = json.Flag("tie_word_embeddings", false);
   config.qk_norm = kind.qk_norm;
@@ -127,7 +188,7 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
     config.head_size = json.Size("head_dim", kind.head_dim, ConfigReader::kMaxHeadDim);
   }
   config.rope_scaling = ReadScaling(json);
-  config.rope_theta = RopeTheta(json);
+  config.rope_theta = RopeTheta(json, kind.rope_theta);
   ReadBiases(json, kind, config);
   ReadWindow(json, kind, config);
   DT_RETURN_IF_ERROR(json.status());

@@ -153,4 +153,14 @@ absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, co
   return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, out);
 }
 
+absl::Status MatrixProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out,
+                           bool adds) {
+  DT_CHECK(a.ndim() == 2 && b.ndim() == 2 && out.ndim() == 2 && a.size(1) == b.size(0));
+  if (out.numel() == 0) return absl::OkStatus();
+  if (a.numel() == 0) return adds ? absl::OkStatus() : kernels::Fill(device, out, 0);
+  GemmProblem gemm = OneProduct(a, b, out);
+  gemm.accumulate = adds;
+  return device.Gemm(gemm);
+}
+
 }  // namespace dtensor::internal

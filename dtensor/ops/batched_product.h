@@ -1,4 +1,5 @@
-// Products of batches of local matrices, with broadcasting: what MatMul computes on one rank.
+// Products of local matrices, and of batches of them with broadcasting: what MatMul computes on one
+// rank.
 #ifndef DTENSOR_OPS_BATCHED_PRODUCT_H_
 #define DTENSOR_OPS_BATCHED_PRODUCT_H_
 
@@ -14,6 +15,11 @@ namespace internal {
 // are 1. Along those that `out` lacks, or that are 1 in it, products are summed, in f32 for 16-bit
 // types. a and b may have any strides; `out` is row-major. Requires: shapes that fit.
 absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out);
+
+// out = a b, or out + a b if it `adds`: one product of matrices [m, k], [k, n] and [m, n]. Types,
+// strides and requirements as above.
+absl::Status MatrixProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out,
+                           bool adds = false);
 
 }  // namespace internal
 }  // namespace dtensor

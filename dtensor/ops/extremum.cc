@@ -1,7 +1,8 @@
 // Max, Min and ArgMax. If a reduced dimension is sharded, each rank reduces its part, and every
-// rank merges the results. So the results are not Partial, and have gradients.
+// rank merges the results. So the results are not Partial, and have gradients. TopK, of whole rows.
 #include "dtensor/runtime/kernels/extremum.h"
 
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +110,33 @@ absl::Status ArgMaxForward(const OpCall& call) {
   return kernels::ArgMaxMerge(device, all, y);
 }
 
+absl::StatusOr<RuleText> TopKRule(absl::Span<const Dims>, AttrsView attrs) {
+  return RuleText{"... d! -> ... k!, ... k!", {{"k", attrs.as<TopKAttrs>().k}}};
+}
+
+absl::Status TopKCheck(Specs operands, AttrsView attrs) {
+  const Spec& x = *operands[0];
+  DT_ASSIGN_OR_RETURN(const int dim, CheckedDim("TopK", x, -1));
+  const int64_t k = attrs.as<TopKAttrs>().k, size = x.shape[dim];
+  if (0 <= k && k <= size) return absl::OkStatus();
+  return InvalidArgument({"TopK: k is ", absl::StrCat(k), " for dimension ", absl::StrCat(dim),
+                          " of ", x.ToString(), "; give 0 <= k <= ", absl::StrCat(size)});
+}
+
+DType TopKType(Specs operands, AttrsView, int result) {
+  return result == 0 ? operands[0]->dtype : DType::kI64;
+}
+
+absl::Status TopKForward(const OpCall& call) {
+  return kernels::TopK(call.device(), call.operands[0], call.attrs<TopKAttrs>().k, call.results[0],
+                       call.results[1]);
+}
+
+absl::Status TopKBackward(const GradCall& call) {
+  return kernels::TopKGrad(call.device(), call.results[1], call.result_gradients[0],
+                           call.gradients[0]);
+}
+
 const OpDef kMaxOp = {
     .name = "Max",
     .describe = ExtremumRule,
@@ -141,10 +169,21 @@ const OpDef kArgMaxOp = {
     .every_device = {ArgMaxForward},
 };
 
+const OpDef kTopKOp = {
+    .name = "TopK",
+    .describe = TopKRule,
+    .attrs = &kAttrsType<TopKAttrs>,
+    .types = TypeSet::Numbers(),
+    .check = TopKCheck,
+    .result_dtype = TopKType,
+    .every_device = {TopKForward, TopKBackward},
+    .saved_results = 0b10,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> ExtremumOps() {
-  static constexpr const OpDef* kOps[] = {&kMaxOp, &kMinOp, &kArgMaxOp};
+  static constexpr const OpDef* kOps[] = {&kMaxOp, &kMinOp, &kArgMaxOp, &kTopKOp};
   return kOps;
 }
 
@@ -162,6 +201,12 @@ TensorOr ArgMax(const TensorOr& x, int dim) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("ArgMax", x));
   DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("ArgMax", x->spec(), dim));
   return Dispatch(internal::kArgMaxOp, {&x}, internal::ArgMaxAttrs{d});
+}
+
+absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k) {
+  DT_ASSIGN_OR_RETURN(auto results, DispatchAll(internal::kTopKOp, {&x}, internal::TopKAttrs{k}));
+  return std::vector<DistributedTensor>(std::make_move_iterator(results.begin()),
+                                        std::make_move_iterator(results.end()));
 }
 
 }  // namespace dtensor

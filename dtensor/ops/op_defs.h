@@ -72,6 +72,10 @@ struct ArgMaxAttrs {
   int dim = 0;
   auto fields() const { return std::tie(dim); }
 };
+struct TopKAttrs {
+  int64_t k = 0;
+  auto fields() const { return std::tie(k); }
+};
 absl::Span<const OpDef* const> ExtremumOps();
 
 // view.cc
@@ -122,6 +126,9 @@ absl::Span<const OpDef* const> ConcatOps();
 
 // embedding.cc
 absl::Span<const OpDef* const> EmbeddingOps();
+
+// expert_mlp.cc
+absl::Span<const OpDef* const> ExpertOps();
 
 // rope.cc
 struct RopeAttrs {

@@ -131,6 +131,11 @@ TensorOr Min(const TensorOr& x, absl::Span<const int> dims);
 // The index along `dim` (negative: from the end) of the largest element, i64. If elements tie, the
 // lowest index; if there is a NaN, its index. Not differentiable.
 TensorOr ArgMax(const TensorOr& x, int dim);
+// The k largest elements along the last dimension, in descending order, and their indices in it:
+// {values [..., k], indices [..., k] i64}, 0 <= k <= d: "... d! -> ... k!, ... k!". If elements
+// tie, the lowest index comes first; a NaN counts as larger than all numbers. The indices have no
+// gradient. Meant for a small k: on a GPU the time grows with k times d.
+absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k);
 
 // --- Views, for any type. Nothing moves if the elements of a shard stay together; otherwise the
 // operand is redistributed. A negative `dim` counts from the end.
@@ -166,6 +171,18 @@ TensorOr Pad(const TensorOr& x, int dim, int64_t before, int64_t after, double v
 // v is sharded, the result is P(sum). An id outside [0, v) is a failure (kOutOfRange): it ends the
 // world.
 TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
+// The MLPs of a mixture of experts. Each token picks some of e experts, and
+//
+//   y = sum over j of weights[j] down[id] (silu(gate[id] x) * up[id] x),   id = experts[j]
+//
+// x [..., i], experts (ids, i32 or i64, not differentiable) and weights [..., c], gate and up
+// [e, f, i], down [e, d, f], y [..., d]: "... i!, ... c @e, ... c, e f i!, e f i!, e d f -> ... d".
+// So experts may be sharded, or their features f and d: if e, f or c is sharded, the result is
+// P(sum). An expert works on the tokens that picked it, however many they are, and none is dropped.
+// The ids are read on the host, where the rank waits for them, in forward and in backward. An id
+// outside [0, e) is a failure (kOutOfRange): it ends the world.
+TensorOr ExpertMlp(const TensorOr& x, const TensorOr& experts, const TensorOr& weights,
+                   const TensorOr& gate, const TensorOr& up, const TensorOr& down);
 // Rotary embedding (rotate-half) of x [b, t, h, d] (floats). The positions in dimension 1 are
 // global: offset..offset+t-1. "b t h d! -> b t h d!". d is even, theta > 0, 0 <= offset < 2^40.
 // Another offset, as in each step of decoding, needs no new dispatch decision.

@@ -31,6 +31,10 @@ std::vector<Refusal> Refusals() {
     DT_ASSIGN_OR_RETURN(auto parts, SplitTensor(x, 1, sizes));
     return parts[0];
   };
+  const auto top = [](const TensorOr& x, int64_t k) -> TensorOr {
+    DT_ASSIGN_OR_RETURN(auto results, TopK(x, k));
+    return results[0];
+  };
   return {
       {"too many parts",
        [split](auto& m) {
@@ -271,6 +275,21 @@ std::vector<Refusal> Refusals() {
        },
        {"ArgMax", "dimension 0", "no elements"}},
       {"where", [](auto& m) { return ArgMax(m.Zeros({2}), 1); }, {"ArgMax", "dimension 1"}},
+      {"more than there are",
+       [top](auto& m) {
+         return top(m.Zeros({4, 3}), 4);
+       },
+       {"TopK: k is 4 for dimension 1 of [4, 3] f32", "0 <= k <= 3"}},
+      {"less than none", [top](auto& m) { return top(m.Zeros({3}), -1); }, {"TopK", "k is -1"}},
+      {"the largest of a scalar",
+       [top](auto& m) { return top(m.Zeros({}), 0); },
+       {"TopK", "no dimension -1", "Reshape it first"}},
+      {"the largest bools",
+       [top](auto& m) { return top(m.Zeros({2}, DType::kBool), 1); },
+       {"TopK", "bool", "Cast"}},
+      {"the largest of nothing",
+       [top](auto&) { return top(DistributedTensor(), 0); },
+       {"TopK", "undefined"}},
       {"softmax of a scalar", [](auto& m) { return Softmax(m.Zeros({})); }, {"Softmax"}},
       {"softmax of integers",
        [](auto& m) { return LogSoftmax(m.I64({1}, {1})); },

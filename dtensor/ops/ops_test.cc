@@ -165,6 +165,41 @@ TEST(OpsTest, CastBringsGradientsBackToTheType) {
   });
 }
 
+TEST(OpsTest, TopKOfIntegersAndOfNone) {
+  OnOneRank([](const Maker& make) {
+    DT_ASSERT_OK_AND_ASSIGN(const auto top, TopK(make.I64({2, 3}, {4, 6, 6, -1, -3, -2}), 2));
+    EXPECT_EQ(top[0].dtype(), DType::kI64);
+    EXPECT_EQ(top[1].dtype(), DType::kI64);
+    EXPECT_THAT(Values(top[0]), ElementsAre(6, 6, -1, -2));
+    EXPECT_THAT(Values(top[1]), ElementsAre(1, 2, 0, 2));
+    DT_ASSERT_OK_AND_ASSIGN(auto x, make.F32({2, 3}, {1, 2, 3, 4, 5, 6}));
+    DT_ASSERT_OK(x.set_requires_grad(true));
+    DT_ASSERT_OK_AND_ASSIGN(const auto none, TopK(x, 0));
+    EXPECT_THAT(Shape(none[0]), ElementsAre(2, 0));
+    EXPECT_THAT(Shape(none[1]), ElementsAre(2, 0));
+    DT_ASSERT_OK(Backward(Sum(none[0], {0, 1})));
+    EXPECT_THAT(Values(x.grad()), Each(0));
+  });
+}
+
+// A mixture of rows of a table: gradients reach it through the values alone.
+TEST(OpsTest, IndicesOfTopKAreIdsWithoutAGradient) {
+  OnOneRank([](const Maker& make) {
+    DT_ASSERT_OK_AND_ASSIGN(auto x, make.F32({3}, {2, 7, 5}));
+    DT_ASSERT_OK_AND_ASSIGN(auto table, make.F32({3, 1}, {10, 20, 30}));
+    DT_ASSERT_OK(x.set_requires_grad(true));
+    DT_ASSERT_OK(table.set_requires_grad(true));
+    DT_ASSERT_OK_AND_ASSIGN(const auto top, TopK(x, 2));
+    const TensorOr rows = Reshape(Embedding(top[1], table), {2});
+    DT_ASSERT_OK(Backward(Sum(Mul(rows, top[0]), {0})));
+    EXPECT_THAT(Values(x.grad()), ElementsAre(0, 20, 30));
+    EXPECT_THAT(Values(table.grad()), ElementsAre(0, 7, 5));
+    EXPECT_THAT(Backward(Sum(Cast(top[1], DType::kF32), {0})),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("TopK gives its integers no gradient")));
+  });
+}
+
 // --- Gradients against central differences, in f64.
 
 class OpGradientTest : public testing::TestWithParam<int> {};

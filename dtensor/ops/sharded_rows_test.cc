@@ -1,6 +1,6 @@
 // Operators along a sharded dimension merge a few numbers of each shard, and leave the operand
-// where it is. tests/op_rules_test.cc checks in all layouts that values and gradients are those of
-// one rank. This test checks the rest: what moves, ties, NaN, large means.
+// where it is; TopK gathers it. tests/op_rules_test.cc checks in all layouts that values and
+// gradients are those of one rank. This test checks the rest: what moves, ties, NaN, large means.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -111,6 +111,9 @@ TEST(ShardedRowsTest, NothingMovesForWholeRows) {
       const TensorOr y = LayerNorm(LogSoftmax(RmsNorm(Softmax(x), w, 1e-5)), w, w, 1e-5);
       DT_RETURN_IF_ERROR(Backward(Sum(Max(y, {1}), {0})));
       DT_RETURN_IF_ERROR(ArgMax(y, 1).status());
+      DT_ASSIGN_OR_RETURN(const auto top, TopK(x, 2));
+      DT_RETURN_IF_ERROR(Backward(Sum(top[0], {0, 1})));
+      for (const auto& result : top) EXPECT_EQ(result.layout().ToString(), layout);
       EXPECT_EQ(Received(context), 0);
     }
     return absl::OkStatus();
@@ -165,6 +168,30 @@ TEST(ShardedRowsTest, ANaNIsTheResultWhereverItLies) {
       }
       DT_ASSIGN_OR_RETURN(const auto indices, GlobalValues(*ArgMax(x, 1)));
       EXPECT_THAT(indices, ElementsAre(1, 3)) << layout;
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(ShardedRowsTest, TopKGathersItsRows) {
+  OnRanks("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    for (const char* layout : {"[] [tp]", "[] []", "[tp] []"}) {
+      SCOPED_TRACE(layout);
+      DT_ASSIGN_OR_RETURN(const auto x,
+                          Make(context, mesh, layout, {2, 4}, {9, kNaN, 5, 5, 2, -3, 7, 2}));
+      context.communicator().ResetTraffic();
+      DT_ASSIGN_OR_RETURN(const auto top, TopK(x, 3));
+      // The half of each row that the other rank has.
+      EXPECT_EQ(Received(context), std::string(layout) == "[] [tp]" ? 2 * 2 * 4 : 0);
+      DT_ASSIGN_OR_RETURN(const auto values, GlobalValues(top[0]));
+      DT_ASSIGN_OR_RETURN(const auto indices, GlobalValues(top[1]));
+      EXPECT_THAT(values, ElementsAre(IsNan(), 9, 5, 7, 2, 2));
+      EXPECT_THAT(indices, ElementsAre(1, 0, 2, 2, 0, 3));
+      DT_ASSIGN_OR_RETURN(const auto weights,
+                          Make(context, mesh, "[] []", {2, 3}, {1, 2, 3, 4, 5, 6}));
+      DT_RETURN_IF_ERROR(Backward(Sum(Mul(top[0], weights), {0, 1})));
+      DT_ASSIGN_OR_RETURN(const auto gradient, GlobalValues(x.grad()));
+      EXPECT_THAT(gradient, ElementsAre(2, 1, 3, 0, 5, 0, 4, 6));
     }
     return absl::OkStatus();
   });

@@ -56,7 +56,8 @@ absl::Status CheckLoss(absl::string_view who, const TensorOr& loss,
         who,
         is_recorded ? ": no gradient reaches part of what led to the loss: the operator "
                     : ": no gradient reaches what led to the loss: the operator ",
-        stopped_by->name, " has no backward",
+        stopped_by->name,
+        stopped_by->differentiable() ? " gives its integers no gradient" : " has no backward",
         is_recorded ? "; Detach() what it is given, if that is a constant" : ""));
   }
   if (is_recorded) return absl::OkStatus();

@@ -418,10 +418,13 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
                                !decision->moves_asked_for);
       DT_ASSIGN_OR_RETURN(impl, RedistributeTo(impl, decision->returned[r], caller));
     }
-    impl->edge.node = node;
+    const bool is_float = IsFloat(impl->spec->dtype);  // others have no gradient
+    if (is_float) impl->edge.node = node;
     impl->edge.index = static_cast<int>(r);
-    impl->loses_gradient = stop.loses_gradient && IsFloat(impl->spec->dtype);
-    if (node == nullptr || impl->loses_gradient) impl->stopped_by = stop.by;
+    impl->loses_gradient = stop.loses_gradient && is_float;
+    if (impl->edge.node == nullptr || impl->loses_gradient) {
+      impl->stopped_by = stop.by == nullptr && node != nullptr ? &op : stop.by;
+    }
     out.emplace_back(std::move(impl));
   }
   return absl::OkStatus();

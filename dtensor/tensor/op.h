@@ -267,7 +267,7 @@ struct OpDef {
   // kInvalidArgument with operator, shapes and remedy. Results have the type of operand 0, or the
   // one that `result_dtype` returns.
   TypeSet types = TypeSet::All();
-  std::array<TypeSet, 4> operand_types = {};
+  std::array<TypeSet, 6> operand_types = {};
   absl::Status (*check)(absl::Span<const Spec* const> operands, AttrsView attrs) = nullptr;
   DType (*result_dtype)(absl::Span<const Spec* const> operands, AttrsView attrs,
                         int result) = nullptr;

@@ -12,7 +12,7 @@ std::vector<const OpDef*> AllOps() {
   for (const absl::Span<const OpDef* const> family :
        {MatMulOps(), ArithmeticOps(), FunctionOps(), ComparisonOps(), CastOps(), DropoutOps(),
         NormOps(), SoftmaxOps(), ReduceOps(), ExtremumOps(), ViewOps(), SliceOps(), ConcatOps(),
-        EmbeddingOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
+        EmbeddingOps(), ExpertOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

@@ -30,6 +30,15 @@ KernelWork WorkOf(const CountTiesArgs& args) {
               static_cast<double>(args.outputs) * kCountBytes};
 }
 
+KernelWork WorkOf(const TopKArgs& args) {
+  const double picks = Iterations(args.rows.loop) * static_cast<double>(args.k);
+  return {.bytes = BytesOf(args.rows) + Bytes(picks, args.dtype) + picks * kCountBytes};
+}
+
+KernelWork WorkOf(const TopKGradArgs& args) {
+  return {.bytes = BytesOf(args.rows) + static_cast<double>(args.dx_bytes)};
+}
+
 constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {.name = "ArgMaxStats",
                                                     .host = cpu::ArgMaxStats,
                                                     .cuda = DT_ON_CUDA(cuda::ArgMaxStats),
@@ -47,6 +56,10 @@ constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {
     .host = cpu::ShareAmongTies,
     .cuda = DT_ON_CUDA(cuda::ShareAmongTies),
     .work = WorkOnOperands<ShareAmongTiesArgs>};
+constexpr ByDevice<TopKArgs> kTopK = {
+    .name = "TopK", .host = cpu::TopK, .cuda = DT_ON_CUDA(cuda::TopK), .work = WorkOf};
+constexpr ByDevice<TopKGradArgs> kTopKGrad = {
+    .name = "TopKGrad", .host = cpu::TopKGrad, .cuda = DT_ON_CUDA(cuda::TopKGrad), .work = WorkOf};
 
 // Broadcasts `reduced`, which has x's shape without dims, to a view of x's shape.
 Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims) {
@@ -123,6 +136,38 @@ absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extre
   return kShareAmongTies.Run(
       device, {x.dtype()},
       {.dtype = x.dtype(), .operands = StridedOperands<4, 1>({&x, &wide, &grad, &counts}, {&dx})});
+}
+
+absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& values,
+                  const Tensor& indices) {
+  DT_CHECK(x.dtype() != DType::kBool && x.ndim() >= 1);
+  DT_CHECK(0 <= k && k <= x.shape().back());
+  Dims shape = x.shape();
+  shape.back() = k;
+  DT_CHECK(values.shape() == shape && values.dtype() == x.dtype() && values.is_contiguous());
+  DT_CHECK(indices.shape() == shape && indices.dtype() == DType::kI64 && indices.is_contiguous());
+  return kTopK.Run(device, {x.dtype()},
+                   {.dtype = x.dtype(),
+                    .rows = RowOperands<1>({&x}),
+                    .k = k,
+                    .values = values.raw(),
+                    .indices = indices.data<int64_t>()});
+}
+
+absl::Status TopKGrad(Device& device, const Tensor& indices, const Tensor& dvalues,
+                      const Tensor& dx) {
+  DT_CHECK(IsFloat(dx.dtype()) && dx.ndim() >= 1 && dx.is_contiguous());
+  DT_CHECK(dvalues.dtype() == dx.dtype() && indices.dtype() == DType::kI64);
+  DT_CHECK(indices.shape() == dvalues.shape() && dvalues.ndim() == dx.ndim());
+  Dims shape = dx.shape();
+  shape.back() = dvalues.shape().back();
+  DT_CHECK(dvalues.shape() == shape && shape.back() <= dx.shape().back());
+  return kTopKGrad.Run(device, {dx.dtype()},
+                       {.dtype = dx.dtype(),
+                        .rows = RowOperands<2>({&indices, &dvalues}),
+                        .n = dx.shape().back(),
+                        .dx = dx.raw(),
+                        .dx_bytes = dx.bytes()});
 }
 
 }  // namespace dtensor::kernels

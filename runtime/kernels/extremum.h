@@ -1,7 +1,10 @@
-// What maxima and minima need in addition to Reduce (reduce.h): where they are, and how gradients
-// are divided among ties. On one rank's local tensors; conventions: elementwise.h.
+// What maxima and minima need in addition to Reduce (reduce.h): where they are, how gradients are
+// divided among ties, and the largest of a row. On one rank's local tensors; conventions:
+// elementwise.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
 #define DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -30,6 +33,16 @@ absl::Status CountTies(Device& device, const Tensor& x, const Tensor& extremum,
 absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extremum,
                             absl::Span<const int> dims, const Tensor& count, const Tensor& dy,
                             const Tensor& dx);
+
+// The k largest elements of each row of x: [..., n] of any type but bool, in descending order; of
+// ties the first one comes first, and a NaN counts as larger than all numbers. values [..., k] of
+// x's type, indices [..., k] i64. Requires: 0 <= k <= n.
+absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& values,
+                  const Tensor& indices);
+// dx[..., indices[..., j]] = dvalues[..., j], and 0 elsewhere; [..., n] and twice [..., k]. Floats.
+// Requires: the indices of a row differ, and are in [0, n).
+absl::Status TopKGrad(Device& device, const Tensor& indices, const Tensor& dvalues,
+                      const Tensor& dx);
 
 }  // namespace kernels
 }  // namespace dtensor

@@ -1,7 +1,9 @@
 #include "dtensor/runtime/kernels/extremum.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
@@ -16,6 +18,31 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kNumbers[] = {DType::kF32, DType::kBF16, DType::kF16,
                               DType::kF64, DType::kI32,  DType::kI64};
+
+// The places of the k largest of each row of n values, sorted.
+Doubles PlacesOfLargest(const Doubles& values, int64_t n, int64_t k) {
+  Doubles places;
+  std::vector<int64_t> order(n);
+  for (auto row = values.begin(); row != values.end(); row += n) {
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return std::isnan(row[a]) ? !std::isnan(row[b]) : row[a] > row[b];
+    });
+    places.insert(places.end(), order.begin(), order.begin() + k);
+  }
+  return places;
+}
+
+// Of each row of n values, those at its places.
+Doubles AtPlaces(const Doubles& values, int64_t n, const Doubles& places) {
+  Doubles picked;
+  const int64_t rows = static_cast<int64_t>(values.size()) / n;
+  const int64_t k = static_cast<int64_t>(places.size()) / rows;
+  for (size_t p = 0; p < places.size(); ++p) {
+    picked.push_back(values[static_cast<int64_t>(p) / k * n + static_cast<int64_t>(places[p])]);
+  }
+  return picked;
+}
 
 class ExtremumTest : public KernelTest {
  protected:
@@ -45,6 +72,31 @@ class ExtremumTest : public KernelTest {
     const Tensor dx = Empty(x.dtype(), x.shape());
     const Tensor counts = Make(DType::kI64, extremum.shape(), count);
     EXPECT_THAT(ShareAmongTies(device(), x, extremum, dims, counts, dy, dx), IsOk());
+    return Read(dx);
+  }
+  struct Largest {
+    Tensor values, indices;
+  };
+  Largest TopOf(const Tensor& x, int64_t k) {
+    Dims shape = x.shape();
+    shape.back() = k;
+    Largest top = {Empty(x.dtype(), shape), Empty(DType::kI64, shape)};
+    EXPECT_THAT(TopK(device(), x, k, top.values, top.indices), IsOk());
+    return top;
+  }
+  // `values` are those of x.
+  void ExpectTop(const Tensor& x, const Doubles& values, int64_t k) {
+    const int64_t n = x.shape().back();
+    const Largest top = TopOf(x, k);
+    const Doubles places = PlacesOfLargest(values, n, k);
+    EXPECT_EQ(Read(top.indices), places) << n << ", " << k;
+    ExpectNear(Read(top.values), AtPlaces(values, n, places), 0, 0);
+  }
+  Doubles TopGrad(const Tensor& indices, const Tensor& dvalues, int64_t n) {
+    Dims shape = dvalues.shape();
+    shape.back() = n;
+    const Tensor dx = Make(dvalues.dtype(), shape, Doubles(NumElements(shape), 7));
+    EXPECT_THAT(TopKGrad(device(), indices, dvalues, dx), IsOk());
     return Read(dx);
   }
 };
@@ -266,6 +318,89 @@ TEST_P(ExtremumTest, SharesGradientsEvenly) {
   EXPECT_EQ(Share(Empty(DType::kF32, {2, 0}), Make(DType::kF32, {2}, {1, 2}), {1}, {1, 1},
                   Make(DType::kF32, {2}, {1, 2})),
             Doubles());
+}
+
+// Whole numbers, of which many tie.
+TEST_P(ExtremumTest, TopKIsTheStartOfTheSortedRow) {
+  const int64_t shapes[][2] = {{1, 1}, {3, 7}, {5, 33}, {70, 4}, {2, 1027}, {3, 1200}};
+  for (const DType dtype : kNumbers) {
+    for (const auto& [rows, n] : shapes) {
+      const Doubles values = RandomWhole(rows * n, -20, 20, n);
+      for (const int64_t k : {int64_t{0}, int64_t{1}, std::min<int64_t>(n, 9), n}) {
+        if (k > 100 && dtype != DType::kF32) continue;  // long over fakes
+        ExpectTop(Make(dtype, {rows, n}, values), values, k);
+        ExpectTop(MakeTransposed(dtype, rows, n, values), values, k);
+        ExpectTop(MakeInside(dtype, rows, n, values), values, k);
+      }
+    }
+  }
+}
+
+TEST_P(ExtremumTest, TopKOfRowsInAnyOrder) {
+  const Doubles values = RandomValues(2 * 3 * 5, -1, 1);
+  Doubles swapped;  // [3, 2, 5]
+  for (int64_t i = 0; i < 30; ++i) {
+    const int64_t row = i / 5, a = row % 2, b = row / 2;
+    swapped.push_back(values[(a * 3 + b) * 5 + i % 5]);
+  }
+  const Tensor x = Make(DType::kF64, {2, 3, 5}, values);
+  ExpectTop(x, values, 2);
+  ExpectTop(x.Transpose(0, 1), swapped, 2);
+  ExpectTop(Make(DType::kF64, {5}, {2, 9, 4, 9, 1}), {2, 9, 4, 9, 1}, 3);
+  ExpectTop(Make(DType::kF32, {1}, {4}).BroadcastTo({3, 6}), Doubles(18, 4), 5);
+}
+
+TEST_P(ExtremumTest, TopKOfWhatIsNoNumber) {
+  const Doubles rows = {1,   kNaN, kInf, kNaN, -kInf, -kInf, -kInf, -kInf, -0.,
+                        0.5, 0,    -0.,  -1,   -kInf, kInf,  0,     kInf,  kNaN};
+  for (const DType dtype : kFloats) {
+    for (const int64_t k : {1, 4, 6}) ExpectTop(Make(dtype, {3, 6}, rows), rows, k);
+    EXPECT_TRUE(std::signbit(Read(TopOf(Make(dtype, {2}, {-1, -0.}), 1).values)[0]));
+  }
+  // The most as a key, and the least.
+  const double most = 0x1p63;
+  const Tensor x = Make(DType::kI64, {5}, {-most, most, 5, most, -most});
+  EXPECT_EQ(Read(TopOf(x, 5).indices), (Doubles{1, 3, 2, 0, 4}));
+}
+
+TEST_P(ExtremumTest, TopKOfALongRow) {
+  const int64_t n = 50'000, k = 50;
+  Doubles ascending(n);
+  std::iota(ascending.begin(), ascending.end(), -3);
+  const Doubles descending(ascending.rbegin(), ascending.rend());
+  for (const Doubles& row : {RandomValues(n, -1, 1), RandomWhole(n, 0, 3), ascending, descending}) {
+    ExpectTop(Make(DType::kF64, {n}, row), row, k);
+  }
+}
+
+TEST_P(ExtremumTest, TopKOfNothing) {
+  EXPECT_EQ(Read(TopOf(Empty(DType::kF32, {0, 3}), 2).values), Doubles());
+  EXPECT_EQ(Read(TopOf(Empty(DType::kI32, {2, 0}), 0).indices), Doubles());
+  EXPECT_EQ(TopGrad(Empty(DType::kI64, {0, 2}), Empty(DType::kF32, {0, 2}), 3), Doubles());
+  EXPECT_EQ(TopGrad(Empty(DType::kI64, {2, 0}), Empty(DType::kF32, {2, 0}), 0), Doubles());
+}
+
+TEST_P(ExtremumTest, TopKGivesGradientsToWhatItPicked) {
+  const int64_t shapes[][3] = {{3, 7, 2}, {2, 5, 5}, {4, 6, 0}, {40, 70, 9}};
+  for (const DType dtype : kFloats) {
+    for (const auto& [rows, n, k] : shapes) {
+      const Doubles places = PlacesOfLargest(RandomValues(rows * n, -1, 1), n, k);
+      const Doubles grads = RandomWhole(rows * k, -9, 9);
+      Doubles want(rows * n, 0), ones(rows * n, 0);
+      for (int64_t p = 0; p < rows * k; ++p) {
+        const int64_t at = p / k * n + static_cast<int64_t>(places[p]);
+        want[at] = grads[p];
+        ones[at] = 1;
+      }
+      const Tensor indices = Make(DType::kI64, {rows, k}, places);
+      EXPECT_EQ(TopGrad(indices, Make(dtype, {rows, k}, grads), n), want);
+      EXPECT_EQ(TopGrad(indices, MakeTransposed(dtype, rows, k, grads), n), want);
+      EXPECT_EQ(
+          TopGrad(MakeInside(DType::kI64, rows, k, places), MakeInside(dtype, rows, k, grads), n),
+          want);
+      EXPECT_EQ(TopGrad(indices, Make(dtype, {}, {1}).BroadcastTo({rows, k}), n), ones);
+    }
+  }
 }
 
 }  // namespace

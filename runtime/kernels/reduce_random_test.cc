@@ -109,6 +109,27 @@ TEST_P(ReduceRandomTest, ArgMax) {
   }
 }
 
+TEST_P(ReduceRandomTest, TopK) {
+  for (int i = 0; i < kRounds && !HasFailure(); ++i) {
+    const DType dtype = Number();
+    Dims shape = Shape(3, kMostElements / 20), picked = shape;
+    shape.push_back(random_.Below(60));
+    picked.push_back(random_.Below(static_cast<int>(shape.back()) + 1));
+    const Twins x = In(dtype, shape, -4, 5, random_.Chance(30));
+    const Twins values = Out(dtype, picked), indices = Out(DType::kI64, picked);
+    SCOPED_TRACE(absl::StrCat(Describe(x), ", ", picked.back()));
+    Both([&](Side of) {
+      return kernels::TopK(of.device, of(x), picked.back(), of(values), of(indices));
+    });
+    ExpectAlike("values", values, 0, 0);
+    ExpectAlike("indices", indices, 0, 0);
+    if (!IsFloat(dtype)) continue;
+    const Twins dvalues = In(dtype, picked, -4, 5), dx = Out(dtype, shape);
+    Both([&](Side of) { return TopKGrad(of.device, of(indices), of(dvalues), of(dx)); });
+    ExpectAlike("TopKGrad", dx, 0, 0);
+  }
+}
+
 TEST_P(ReduceRandomTest, Ties) {
   for (int i = 0; i < kRounds && !HasFailure(); ++i) {
     const DType dtype = Float();

@@ -126,6 +126,9 @@ TEST_F(WorkTest, Reductions) {
             120 + 6 * 16);
   EXPECT_EQ(Bytes([&](Device& d) { return CountTies(d, x, Of(kF32, {6}), {1}, Of(kI64, {6})); }),
             120 + 24 + 48);
+  const Tensor picked = Of(kF32, {6, 2}), indices = Of(DType::kI64, {6, 2});
+  EXPECT_EQ(Bytes([&](Device& d) { return TopK(d, x, 2, picked, indices); }), 120 + 48 + 96);
+  EXPECT_EQ(Bytes([&](Device& d) { return TopKGrad(d, indices, picked, x); }), 96 + 48 + 120);
 }
 
 TEST_F(WorkTest, IndexedKernels) {

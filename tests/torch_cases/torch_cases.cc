@@ -188,6 +188,12 @@ void AddReductions(std::vector<TorchCases>& all) {
   arg_max({"argmax", "argmax_integers"}, 1);
   arg_max({"argmax_ties"}, 0);
   arg_max({"argmax_ends"}, -1);
+  const auto top = [&](const std::string& name, int64_t k) {
+    all.push_back({{name}, &OpNamed("TopK"), Call([k](Operands x) { return TopK(x[0], k); })});
+  };
+  top("topk", 2);
+  top("topk_all", 7);
+  top("topk_vector", 1);
   all.push_back({{"sum_of_squares"}, &OpNamed("SumOfSquares"), Unary(SumOfSquares)});
 }
 

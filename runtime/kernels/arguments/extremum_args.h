@@ -42,6 +42,24 @@ struct ShareAmongTiesArgs {
 };
 static_assert(std::is_trivially_copyable_v<ShareAmongTiesArgs>);
 
+struct TopKArgs {
+  DType dtype;
+  RowOperands<1> rows;  // x
+  int64_t k;
+  void* values;
+  int64_t* indices;
+};
+static_assert(std::is_trivially_copyable_v<TopKArgs>);
+
+struct TopKGradArgs {
+  DType dtype;
+  RowOperands<2> rows;  // indices, dvalues
+  int64_t n;            // elements of a row of dx
+  void* dx;
+  int64_t dx_bytes;
+};
+static_assert(std::is_trivially_copyable_v<TopKGradArgs>);
+
 }  // namespace dtensor::kernels
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_EXTREMUM_ARGS_H_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -130,6 +131,65 @@ void ShareAll(const ShareAmongTiesArgs& a) {
   });
 }
 
+struct Candidate {
+  int64_t key, index;
+};
+
+// Whether `a` is in front of `b` among the largest.
+bool Precedes(const Candidate& a, const Candidate& b) {
+  return a.key > b.key || (a.key == b.key && a.index < b.index);
+}
+
+// The k > 0 largest of n elements, in order. Until all are seen, they are a heap with the last of
+// them on top: most elements cost one comparison.
+template <typename T>
+void FindLargest(const T* x, int64_t n, int64_t k, std::vector<Candidate>& top) {
+  top.clear();
+  for (int64_t i = 0; i < k; ++i) top.push_back({OrderedKey(x[i]), i});
+  std::make_heap(top.begin(), top.end(), Precedes);
+  for (int64_t i = k; i < n; ++i) {
+    const int64_t key = OrderedKey(x[i]);
+    if (key <= top.front().key) continue;  // of ties, the first stay
+    std::pop_heap(top.begin(), top.end(), Precedes);
+    top.back() = {key, i};
+    std::push_heap(top.begin(), top.end(), Precedes);
+  }
+  std::sort_heap(top.begin(), top.end(), Precedes);
+}
+
+template <typename T>
+void TopKAll(const TopKArgs& a) {
+  if (a.k == 0) return;
+  std::vector<Candidate> top;
+  ForEachRowGroup(a.rows, [&](auto in, auto stride, int64_t first, int64_t count) {
+    T* values = static_cast<T*>(a.values) + first * a.k;
+    int64_t* indices = a.indices + first * a.k;
+    for (int64_t r = 0; r < count; ++r) {
+      const T* x = static_cast<const T*>(in[0]) + r * stride[0];
+      FindLargest(x, a.rows.n, a.k, top);
+      for (const Candidate& one : top) {
+        *values++ = x[one.index];
+        *indices++ = one.index;
+      }
+    }
+  });
+}
+
+template <typename T>
+void TopKGradAll(const TopKGradArgs& a) {
+  if (a.dx_bytes == 0) return;
+  std::memset(a.dx, 0, a.dx_bytes);
+  if (a.rows.n == 0) return;
+  ForEachRowGroup(a.rows, [&](auto in, auto stride, int64_t first, int64_t count) {
+    for (int64_t r = 0; r < count; ++r) {
+      const auto* index = static_cast<const int64_t*>(in[0]) + r * stride[0];
+      const T* dvalues = static_cast<const T*>(in[1]) + r * stride[1];
+      T* dx = static_cast<T*>(a.dx) + (first + r) * a.n;
+      for (int64_t j = 0; j < a.rows.n; ++j) dx[index[j]] = dvalues[j];
+    }
+  });
+}
+
 }  // namespace
 
 absl::Status ArgMaxStats(Device& device, const char* kernel, const ArgMaxStatsArgs& args) {
@@ -151,6 +211,18 @@ absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& 
 absl::Status ShareAmongTies(Device& device, const char* kernel, const ShareAmongTiesArgs& args) {
   return Launch(device, kernel, args, [](const ShareAmongTiesArgs& a) {
     VisitFloat(a.dtype, [&](auto t) { ShareAll<decltype(t)>(a); });
+  });
+}
+
+absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args) {
+  return Launch(device, kernel, args, [](const TopKArgs& a) {
+    VisitDType(a.dtype, [&](auto t) { TopKAll<decltype(t)>(a); });
+  });
+}
+
+absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args) {
+  return Launch(device, kernel, args, [](const TopKGradArgs& a) {
+    VisitFloat(a.dtype, [&](auto t) { TopKGradAll<decltype(t)>(a); });
   });
 }
 

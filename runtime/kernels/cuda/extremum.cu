@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/index_lookup.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/index_lookup-inl.h"
@@ -15,6 +16,7 @@
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/reduce_op-inl.h"
 #include "dtensor/runtime/kernels/cuda/reduction-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
@@ -39,12 +41,13 @@ struct Candidate {
   int64_t key, position;
 };
 
-// Chooses the larger key; of equal keys, the one at the lower position.
+// Whether `a` has the larger key or, of equal keys, the lower position.
+__device__ bool Precedes(Candidate a, Candidate b) {
+  return a.key > b.key || (a.key == b.key && a.position < b.position);
+}
+
 struct Better {
-  __device__ Candidate operator()(Candidate a, Candidate b) const {
-    const bool second = b.key > a.key || (b.key == a.key && b.position < a.position);
-    return second ? b : a;
-  }
+  __device__ Candidate operator()(Candidate a, Candidate b) const { return Precedes(b, a) ? b : a; }
   // For a shard without elements: every other shard is larger, or has a lower index.
   __device__ static Candidate Identity() { return {kLeast, kMost}; }
 };
@@ -135,6 +138,53 @@ __global__ void ShareAmongTiesKernel(ShareAmongTiesArgs a, int64_t n) {
   });
 }
 
+// The best of this lane's elements that `before` precedes.
+template <typename T, int kLanes>
+__device__ Candidate BestOfLane(const RowInput<T>& x, int lane, Candidate before) {
+  Candidate best = Better::Identity();
+  ForEachPack<T, kLanes>(x.n, lane, [&](int64_t i) {
+    const Pack<T, kPack<T>> values = x.Load(i);
+    for (int v = 0; v < kPack<T> && i + v < x.n; ++v) {
+      const Candidate candidate = {OrderedKey(values.at[v]), i + v};
+      if (Precedes(before, candidate)) best = Better()(best, candidate);
+    }
+  });
+  return best;
+}
+
+// Each lane knows the best of its elements that are not taken: at first, and after one of them was,
+// it looks for it.
+template <typename T, int kLanes>
+__global__ void TopKKernel(TopKArgs a, int64_t rows) {
+  ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
+    const RowInput<T> x(a.rows, 0, r);
+    Candidate taken = {kMost, -1}, mine = taken;  // it precedes all elements
+    for (int64_t at = r * a.k; at < (r + 1) * a.k; ++at) {
+      if (mine.position == taken.position) mine = BestOfLane<T, kLanes>(x, lane, taken);
+      taken = FoldLanes<kLanes>(mine, Better());
+      if (mine.position != taken.position) continue;
+      static_cast<T*>(a.values)[at] = x.row[taken.position * x.stride];
+      a.indices[at] = taken.position;
+    }
+  });
+}
+
+template <typename T>
+__global__ void TopKGradKernel(TopKGradArgs a, int64_t picks) {
+  WithIndex(picks, [&](auto n) {
+    using Index = decltype(n);
+    ForEachPiece<Index>(n, [&](Index pick) {
+      const Index k = static_cast<Index>(a.rows.n), row = pick / k;
+      const auto j = static_cast<int64_t>(pick - row * k);
+      const Offsets<2> from = OffsetsOf(a.rows.loop, row);
+      const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
+      const auto* const dvalues = reinterpret_cast<const T*>(a.rows.in[1]) + from.at[1];
+      T* const dx = static_cast<T*>(a.dx) + static_cast<int64_t>(row) * a.n;
+      dx[indices[j * a.rows.stride[0]]] = dvalues[j * a.rows.stride[1]];
+    });
+  });
+}
+
 }  // namespace
 
 absl::Status ArgMaxStats(Device& device, const char* kernel, const ArgMaxStatsArgs& args) {
@@ -170,6 +220,27 @@ absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& 
 absl::Status ShareAmongTies(Device& device, const char* kernel, const ShareAmongTiesArgs& args) {
   return VisitFloat(args.dtype, [&](auto t) {
     return LaunchMap(device, kernel, args.operands.loop, ShareAmongTiesKernel<decltype(t)>, args);
+  });
+}
+
+absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args) {
+  const int64_t rows = ElementsOf(args.rows.loop);
+  if (rows == 0 || args.k == 0) return device.failure();
+  return VisitDType(args.dtype, [&](auto t) {
+    return WithLanes(args.rows.n, [&](auto lanes) {
+      return Launch(device, kernel, BlocksForRows<lanes>(rows), kThreads,
+                    TopKKernel<decltype(t), lanes>, args, rows);
+    });
+  });
+}
+
+absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args) {
+  DT_RETURN_IF_ERROR(device.FillBytes(args.dx, 0, args.dx_bytes));
+  const int64_t picks = ElementsOf(args.rows.loop) * args.rows.n;
+  if (picks == 0) return absl::OkStatus();
+  return VisitFloat(args.dtype, [&](auto t) {
+    return Launch(device, kernel, BlocksFor(picks), kThreads, TopKGradKernel<decltype(t)>, args,
+                  picks);
   });
 }
 

@@ -12,6 +12,8 @@ absl::Status ArgMaxStats(Device& device, const char* kernel, const ArgMaxStatsAr
 absl::Status ArgMaxMerge(Device& device, const char* kernel, const ArgMaxMergeArgs& args);
 absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& args);
 absl::Status ShareAmongTies(Device& device, const char* kernel, const ShareAmongTiesArgs& args);
+absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args);
+absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args);
 
 }  // namespace dtensor::kernels::cuda
 

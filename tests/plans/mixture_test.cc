@@ -1,0 +1,219 @@
+// Transformers with mixtures of experts train on every mesh as on one rank, their experts or the
+// experts' features sharded; checkpoints have them by expert.
+#include "dtensor/nn/mixture.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/expert_parallel.h"
+#include "dtensor/parallel_plans/presets.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
+#include "dtensor/tests/plans/model_runs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+TransformerConfig Config(bool mixtral = false) {
+  TransformerConfig config = SmallTransformer();
+  config.experts = 4;
+  config.experts_per_token = 2;
+  config.mixtral_names = mixtral;
+  config.normalize_experts = mixtral;
+  config.hidden = 12;
+  return config;
+}
+
+ModelOutcome Train(const TransformerConfig& config, const ModelRun& run) {
+  const auto outcome = RunModel(Tested<Transformer>(config, "model.layers.*"), run);
+  EXPECT_THAT(outcome, IsOk()) << run.mesh;
+  return outcome.ok() ? *outcome : ModelOutcome();
+}
+
+void ExpectAsOnOneRank(const TransformerConfig& config, ModelRun run,
+                       const std::vector<std::string>& meshes) {
+  run.steps = 3;
+  ModelRun one = run;
+  one.recompute = false;
+  const ModelOutcome want = Train(config, one);
+  for (const std::string& mesh : meshes) {
+    if (!SuiteHasRanks(DeviceMesh::Parse(mesh)->size())) continue;
+    run.mesh = mesh;
+    EXPECT_EQ(Difference(Train(config, run), want), "") << mesh;
+  }
+}
+
+TEST(Mixture, TrainsOnEveryMeshAsOnOneRank) {
+  ExpectAsOnOneRank(Config(), {},
+                    {"tp=2", "tp=4", "ep=2", "ep=4", "ep=2,tp=2", "dp=2,ep=2", "cp=2,ep=2",
+                     "cp=2,tp=2", "dp=2,ep=2,tp=2"});
+  ExpectAsOnOneRank(Config(/*mixtral=*/true), {.sequence_parallel = false},
+                    {"tp=2", "ep=2", "ep=2,tp=2"});
+}
+
+TEST(Mixture, TrainsFullyShardedAndRecomputed) {
+  ExpectAsOnOneRank(Config(), {}, {"fsdp=2", "fsdp=2,ep=2", "fsdp=2,tp=2"});
+  ExpectAsOnOneRank(Config(), {.recompute = true}, {"ep=2", "fsdp=2,ep=2,tp=2"});
+}
+
+TEST(Mixture, MayHaveExpertsThatDoNotDivide) {
+  ExpectAsOnOneRank(Config(), {.uneven = true}, {"ep=3", "tp=3", "fsdp=3"});
+  TransformerConfig config = Config();
+  config.experts = 3;  // fewer than ranks
+  config.experts_per_token = 3;
+  ExpectAsOnOneRank(config, {.uneven = true}, {"ep=2", "ep=4"});
+}
+
+TEST(Mixture, ARankHasItsExpertsOrItsPartOfEach) {
+  for (const auto& [mesh, up, down] : {std::tuple("ep=2", "[ep] [] []", "[ep] [] []"),
+                                       {"tp=2", "[] [tp] []", "[] [] [tp]"},
+                                       {"ep=2,tp=2", "[ep] [tp] []", "[ep] [] [tp]"}}) {
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+      Transformer model(Config());
+      DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, *DeviceMesh::Parse(mesh)).status());
+      std::map<std::string, std::string> layouts;
+      model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+        layouts[path] = parameter.tensor.layout().ToString();
+      });
+      EXPECT_EQ(layouts["model.layers.0.mlp.experts.gate_proj"], up);
+      EXPECT_EQ(layouts["model.layers.0.mlp.experts.up_proj"], up);
+      EXPECT_EQ(layouts["model.layers.1.mlp.experts.down_proj"], down);
+      EXPECT_EQ(layouts["model.layers.1.mlp.gate.weight"], "[] []");
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// Tokens, what they pick, and the weights come in; one sum goes out.
+TEST(Mixture, GathersTokensAndScattersTheirSums) {
+  const int64_t layers = Config().layers;
+  EXPECT_THAT(CallsOf(Train(Config(), {.mesh = "ep=2"}).forward),
+              ElementsAre(Pair("ep all-gather", 3 * layers), Pair("ep reduce-scatter", layers)));
+}
+
+// --- Checkpoints.
+
+// Each tensor of `state` by its values.
+std::map<std::string, std::vector<double>> ValuesOf(const StateDict& state) {
+  std::map<std::string, std::vector<double>> values;
+  for (const auto& [name, tensor] : state) values[name] = ToGlobal<double>(tensor).value();
+  return values;
+}
+
+// Puts one model's weights into another, which lies otherwise, and back.
+TEST(Mixture, IsSavedByExpertAndLoadedOnAnyMesh) {
+  TransformerConfig config = Config(/*mixtral=*/true);
+  config.experts = 70;  // more than one Concat joins
+  config.layers = 1;
+  for (const char* const mesh : {"ep=2", "tp=2", "ep=2,tp=2", "ep=4"}) {
+    DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+      const DeviceMesh four = *DeviceMesh::Parse("dp=4");
+      const DeviceMesh there = *DeviceMesh::Parse(
+          DeviceMesh::Parse(mesh)->size() == 4 ? mesh : absl::StrCat(mesh, ",dp=2"));
+      Transformer plain(config), planned(config);
+      plain.SetDType(DType::kF64);
+      planned.SetDType(DType::kF64);
+      DT_RETURN_IF_ERROR(plain.Materialize(context, four, 1));
+      TensorParallelOptions options;
+      options.seed = 2;
+      options.allow_uneven = true;
+      DT_RETURN_IF_ERROR(ApplyTensorParallel(planned, context, there, options).status());
+      DT_ASSIGN_OR_RETURN(const StateDict wanted, StateDictOf(plain));
+      const std::string name = "model.layers.0.block_sparse_moe.experts.";
+      EXPECT_EQ(wanted.at(name + "69.w1.weight").shape(), (Dims{12, 16}));
+      EXPECT_EQ(wanted.at(name + "7.w2.weight").shape(), (Dims{16, 12}));
+      EXPECT_EQ(wanted.at(name + "0.w3.weight").shape(), (Dims{12, 16}));
+      EXPECT_TRUE(wanted.contains("model.layers.0.block_sparse_moe.gate.weight"));
+      DT_RETURN_IF_ERROR(LoadStateDict(planned, wanted));
+      DT_ASSIGN_OR_RETURN(const StateDict got, StateDictOf(planned));
+      const auto want_values = ValuesOf(wanted), values = ValuesOf(got);
+      EXPECT_EQ(values.size(), want_values.size());
+      EXPECT_TRUE(values == want_values) << mesh;
+      // Expert 69 is the last slice of the stack.
+      absl::Status status;
+      plain.VisitParameters([&](const std::string& path, Parameter& parameter) {
+        if (path != name + "w1") return;
+        const auto stack = ToGlobal<double>(parameter.tensor);
+        status.Update(stack.status());
+        if (!stack.ok()) return;
+        const std::vector<double> last(stack->end() - 12 * 16, stack->end());
+        EXPECT_EQ(last, want_values.at(name + "69.w1.weight"));
+      });
+      return status;
+    }));
+  }
+}
+
+// A rank takes the experts apart without holding them all.
+TEST(Mixture, IsTakenApartByAnAllToAll) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Transformer model(Config());
+    DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, *DeviceMesh::Parse("ep=2")).status());
+    DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
+    const auto& part = state.at("model.layers.0.mlp.experts.3.up_proj.weight");
+    EXPECT_EQ(part.layout().ToString(), "[ep] []");
+    return absl::OkStatus();
+  }));
+}
+
+// --- Refusals.
+
+TEST(Mixture, RefusesAnAxisOfExpertsWithoutExperts) {
+  EXPECT_THAT(PlanTensorParallel(SmallTransformer(), *DeviceMesh::Parse("ep=2")),
+              Refuses(AllOf(HasSubstr("\"ep\" shards experts"), HasSubstr("dp"))));
+  EXPECT_THAT(PresetPlan("ep+tp", *DeviceMesh::Parse("ep=2,tp=2")),
+              Refuses(AllOf(HasSubstr("preset \"ep+tp\""), HasSubstr("the model has none"))));
+}
+
+TEST(Mixture, RefusesExpertsThatDoNotDivide) {
+  const ModelRun run = {.mesh = "ep=3"};
+  EXPECT_THAT(RunModel(Tested<Transformer>(Config(), "model.layers.*"), run).status(),
+              Refuses(AllOf(HasSubstr("dimension 0 of model.layers.0.mlp.experts.gate_proj, 4"),
+                            HasSubstr("ExpertParallel(\"ep\", out S(0))"), HasSubstr("uneven"))));
+}
+
+TEST(Mixture, RefusesImpossibleNumbers) {
+  TransformerConfig config = Config();
+  config.experts_per_token = 5;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("experts_per_token is 5")));
+  config.experts_per_token = 0;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("experts_per_token is 0")));
+  config = Config();
+  config.experts = -1;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("experts is -1")));
+  config = Config();
+  config.fused_projections = true;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("fused_projections")));
+}
+
+// A style of experts where there are none.
+TEST(Mixture, RefusesOtherModules) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Transformer model(SmallTransformer());
+    const ParallelPlan plan({{"model.layers.*.mlp.up_proj", ExpertParallel("tp")}});
+    EXPECT_THAT(plan.Apply(model, context, *DeviceMesh::Parse("tp=2"), {}),
+                Refuses(AllOf(HasSubstr("ExpertParallel(\"tp\""), HasSubstr("experts"))));
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor
