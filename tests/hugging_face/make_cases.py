@@ -159,7 +159,7 @@ case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_wind
 case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
      ids(11, 2, 9))
 case("qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=6, tie_word_embeddings=True)), ids(11, 2, 5))
-experts = llama | dict(experts_implementation="eager")
+experts = llama | dict(experts_implementation="eager")  # grouped_mm, the default, has no f64
 mixture("mixtral", MixtralForCausalLM, MixtralConfig(**experts, num_local_experts=5), ids(11, 2, 5))
 mixture("mixtral_otherwise", MixtralForCausalLM,
         MixtralConfig(**experts, num_local_experts=5, num_experts_per_tok=1, sliding_window=3, head_dim=8,
