@@ -6,18 +6,24 @@ Case c has c/operand0... (token ids), c/result0... and c/gradient/NAME of parame
 each number times formula("result0...", its index). Its parameters are formula(NAME, index) as well, and are not stored;
 hugging_face_test.cc has the same formula. The configuration is in the file's metadata, under c, as the class wrote it,
 beside the versions that made the file. Other versions, or another CPU, may make other last bits.
+
+NAME is that of saved files: of each expert's matrices, which the classes join.
 """
 
+import contextlib
 import json
 import pathlib
+import tempfile
+from unittest import mock
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+                          MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
+transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 
@@ -40,25 +46,83 @@ def formula(name, n):
     return torch.tensor(values)
 
 
+def parts(model, tensors):
+    """Views of `tensors`, which have the paths of the model's parameters, by the names that saved files have."""
+    mixtral = model.config.model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    views = {}
+    for path, x in tensors.items():
+        path = path.replace(".mlp.", ".block_sparse_moe.") if mixtral else path
+        folder, experts, joined = path.partition(".experts.")
+        if not experts:
+            views[path] = x
+            continue
+        for e, matrices in enumerate(x):
+            names = [gate, up] if joined == "gate_up_proj" else [down]
+            for name, matrix in zip(names, matrices.chunk(len(names))):
+                views[f"{folder}.experts.{e}.{name}.weight"] = matrix
+    return views
+
+
+def fill(model):
+    """Makes it an f64 model whose parameters are what the formula says."""
+    model = model.double().eval()
+    with torch.no_grad():
+        for path, x in parts(model, dict(model.named_parameters())).items():
+            x.copy_(formula(path, x.numel()).view_as(x))
+    return model
+
+
 def case(name, model, *operands, **more):
     """Of a model that is called with these token ids; `more`: operands with names. Gradients are stored of all
     parameters, or in a case NAME_otherwise of the first, the embedding, to which they come through all others.
     """
-    model = model.double().eval()
-    with torch.no_grad():
-        for path, parameter in model.named_parameters():
-            parameter.copy_(formula(path, parameter.numel()).view_as(parameter))
+    model = fill(model)
     outputs = model(*operands, **more)
     results = [outputs.logits] if "logits" in outputs else [outputs.last_hidden_state, outputs.pooler_output]
     loss = sum((y * formula(f"result{r}", y.numel()).view_as(y)).sum() for r, y in enumerate(results))
     loss.backward()
     stored = {f"operand{i}": x for i, x in enumerate([*operands, *more.values()])}
     stored |= {f"result{r}": y for r, y in enumerate(results)}
-    gradients = {f"gradient/{path}": x.grad for path, x in model.named_parameters()}
+    gradients = parts(model, {path: x.grad for path, x in model.named_parameters()})
+    gradients = {f"gradient/{path}": x for path, x in gradients.items()}
     stored |= dict(list(gradients.items())[:1]) if "_otherwise" in name else gradients
     for part, x in stored.items():
         tensors[f"{name}/{part}"] = x.detach().clone().contiguous()
     metadata[name] = json.dumps(model.config.to_dict())
+
+
+def f64_for_f32():
+    """Within it, code that asks for f32, whatever the model's type, gets f64."""
+    stack = contextlib.ExitStack()
+    for where, name, instead in ((torch, "float32", torch.float64), (torch, "float", torch.float64),
+                                 (torch.Tensor, "float", torch.Tensor.double)):
+        stack.enter_context(mock.patch.object(where, name, instead))
+    return stack
+
+
+def mixture(name, model_class, config, *operands):
+    """Of a model with experts, in f64 throughout: its norms, angles and softmaxes, those of routers too, are f32
+    otherwise. Asserts that the results are then the same but for f32's rounding, that no choice of experts is close,
+    and that the names are those of a saved file.
+    """
+    with f64_for_f32():
+        case(name, model_class(config), *operands)
+    model = fill(model_class(config))
+    outputs = model(*operands, output_router_logits=True)
+    stored = tensors[f"{name}/result0"]
+    error = ((outputs.logits - stored).abs().max() / stored.square().mean().sqrt()).item()
+    assert 0 < error < 2e-5, (name, error)
+    k = config.num_experts_per_tok
+    sorted_scores = [scores.softmax(-1).sort(-1, descending=True).values for scores in outputs.router_logits]
+    gap = min((scores[:, k - 1] - scores[:, k]).min().item() for scores in sorted_scores)
+    assert gap > 1e-2, (name, gap)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        saved = load_file(f"{folder}/model.safetensors")
+    ours = parts(model, dict(model.named_parameters()))
+    assert saved.keys() == ours.keys() and all(torch.equal(x, ours[path]) for path, x in saved.items()), name
+    print(f"{name}: {error:.1e} from f32's, the probabilities between which it chooses {gap:.1e} apart")
 
 
 def ids(words, *shape):
@@ -95,5 +159,17 @@ case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_wind
 case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
      ids(11, 2, 9))
 case("qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=6, tie_word_embeddings=True)), ids(11, 2, 5))
+experts = llama | dict(experts_implementation="eager")  # grouped_mm, the default, has no f64
+mixture("mixtral", MixtralForCausalLM, MixtralConfig(**experts, num_local_experts=5), ids(11, 2, 5))
+mixture("mixtral_otherwise", MixtralForCausalLM,
+        MixtralConfig(**experts, num_local_experts=5, num_experts_per_tok=1, sliding_window=3, head_dim=8,
+                      rms_norm_eps=1e-2, rope_parameters={"rope_type": "default", "rope_theta": 100.0}), ids(11, 2, 9))
+experts |= dict(moe_intermediate_size=6)
+mixture("qwen3_moe", Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(**experts, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, head_dim=6), ids(11, 2, 4))
+mixture("qwen3_moe_otherwise", Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(**(experts | dict(moe_intermediate_size=8)), num_experts=4, num_experts_per_tok=3,
+                       attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-2, use_sliding_window=True,
+                       sliding_window=3, rope_parameters={"rope_type": "default", "rope_theta": 50.0}), ids(11, 2, 5))
 
 save_file(tensors, pathlib.Path(__file__).parent / "cases.safetensors", metadata=metadata)

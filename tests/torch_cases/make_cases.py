@@ -286,7 +286,7 @@ def losses():
     case("cross_entropy_mean_of_none", lambda x, t: entropy(x, t, reduction="mean"), randn(3, 5), none)
 
 
-def copies_and_bounds():  # the last: what is drawn here changes no other case
+def copies_and_bounds():
     case("clone", torch.clone, randn(3, 5))
     case("clone_integers", torch.clone, integers(3, 5))
     for name, low, high in (("clamp", -0.5, 1.0), ("clamp_low", 0.0, INF), ("clamp_high", -INF, 0.5),
@@ -295,9 +295,41 @@ def copies_and_bounds():  # the last: what is drawn here changes no other case
         case(f"{name}_special", lambda x: torch.clamp(x, low, high), SPECIAL)
 
 
+def expert_mlp(x, experts, weights, gate, up, down):
+    """Each token's sum of weights[..., j] times the SwiGLU of expert experts[..., j]; matrices are [e, out, in]."""
+    g = torch.einsum("...kfd,...d->...kf", gate[experts], x)
+    u = torch.einsum("...kfd,...d->...kf", up[experts], x)
+    y = torch.einsum("...kdf,...kf->...kd", down[experts], F.silu(g) * u)
+    return (weights[..., None] * y).sum(-2)
+
+
+def mixtures():  # the last: what is drawn here changes no other case
+    for name, k, shape in (("topk", 2, (3, 4, 7)), ("topk_all", 7, (3, 4, 7)), ("topk_vector", 1, (5,))):
+        case(name, lambda x: torch.topk(x, k, dim=-1, sorted=True), randn(*shape))
+
+    def choices(names, n, k, *shape):
+        """k different ones of these for each of the tokens, in random order."""
+        order = torch.rand(*shape, n).argsort(-1)[..., :k]
+        return torch.tensor(names)[order]
+
+    def operands(experts, d=3, f=4, e=4):
+        return (randn(*experts.shape[:-1], d), experts, positive(*experts.shape), randn(e, f, d), randn(e, f, d),
+                randn(e, d, f))
+
+    twice = choices([0, 1, 2, 3], 4, 3, 5)
+    twice[1, 2] = twice[1, 0]
+    twice[4] = 2
+    case("expert_mlp", expert_mlp, *operands(choices([0, 1, 3], 3, 2, 2, 3), d=5, f=6))  # none for expert 2
+    case("expert_mlp_one", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 1, 6)))
+    case("expert_mlp_all", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 4, 3)))
+    case("expert_mlp_twice", expert_mlp, *operands(twice))
+    case("expert_mlp_vector", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 2)))
+    case("expert_mlp_empty", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 2, 0)))
+
+
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds):
+                   copies_and_bounds, mixtures):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

@@ -262,6 +262,9 @@ void AddTransformers(std::vector<TorchCases>& all) {
   losses({"cross_entropy_padded_smoothed"}, {.label_smoothing = .1, .classes = 5});
   mean(Names("cross_entropy_mean", {"empty", "of_none"}), {});
   mean({"cross_entropy_mean_ignored"}, {.label_smoothing = .2});
+  all.push_back({Names("expert_mlp", {"one", "all", "twice", "vector", "empty"}),
+                 &OpNamed("ExpertMlp"),
+                 Call([](Operands x) { return ExpertMlp(x[0], x[1], x[2], x[3], x[4], x[5]); })});
 }
 
 }  // namespace
