@@ -1,15 +1,17 @@
 // ExpertMlp: gathers the rows of the tokens that picked one of this rank's experts, by expert, so
-// that each expert makes its products once, for all of its tokens. Backward makes the first two
-// products again instead of keeping their results: those have a row for each pick.
-#include <algorithm>
-#include <array>
+// that each expert makes its products once, for all of its tokens. Where one axis splits tokens and
+// experts, the tokens come from the ranks of that axis, and the results go back (token_exchange.h).
+// Backward makes the first two products again instead of keeping their results, which have a row
+// for each pick; and so it has the tokens sent again, together with the gradients.
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dtensor/ops/batched_product.h"
 #include "dtensor/ops/expert_routing.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/ops/token_exchange.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -35,27 +37,24 @@ absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
   const auto tokens = [](const Spec& spec) {
     return absl::MakeConstSpan(spec.shape).first(spec.ndim() - 1);
   };
-  if (tokens(x) != tokens(experts) || experts.shape != weights.shape) {
-    return refuse(
-        "x is [tokens..., features], experts and weights are [tokens..., choices], with the same "
-        "tokens; Reshape or Expand them");
-  }
-  return absl::OkStatus();
+  if (tokens(x) == tokens(experts) && experts.shape == weights.shape) return absl::OkStatus();
+  return refuse(
+      "x is [tokens..., features], experts and weights are [tokens..., choices], with the same "
+      "tokens; Reshape or Expand them");
 }
 
 // [..., n] as [rows, n].
 absl::StatusOr<Tensor> AsRows(Device& device, const Tensor& x) {
   DT_ASSIGN_OR_RETURN(const Tensor packed, Contiguous(device, x));
-  const int64_t n = x.shape().back();
-  const int64_t shape[] = {NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1)), n};
+  const int64_t shape[] = {NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1)),
+                           x.shape().back()};
   return packed.Reshape(shape);
 }
 
-// Elements of x [..., n] in a row as a column.
-absl::StatusOr<Tensor> AsColumn(Device& device, const Tensor& x) {
-  DT_ASSIGN_OR_RETURN(const Tensor packed, Contiguous(device, x));
+// A column of the elements of x.
+absl::StatusOr<Tensor> AsColumn(const Tensor& x) {
   const int64_t shape[] = {x.numel(), 1};
-  return packed.Reshape(shape);
+  return x.Reshape(shape);
 }
 
 // One rank's experts and the tokens that picked them. Below, "a row for each pick" is a tensor
@@ -125,11 +124,86 @@ class Picks {
   ExpertRouting routing_;
 };
 
+// The tokens that this rank's experts work on, one row each: this rank's own, or those that it was
+// sent.
+struct Work {
+  TokenExchange exchange;
+  Tensor x, weights, dy;  // dy: in backward
+};
+
+// A tensor for each row that is sent, and for each that is received.
+absl::StatusOr<SentRows> Outgoing(const RankCall& call, const TokenExchange& exchange,
+                                  const Tensor& x) {
+  Device& device = call.device();
+  SentRows rows;
+  DT_ASSIGN_OR_RETURN(rows.from,
+                      Tensor::Empty(device, x.dtype(), {exchange.num_sent(), x.size(1)}));
+  DT_ASSIGN_OR_RETURN(rows.to,
+                      Tensor::Empty(device, x.dtype(), {exchange.num_received(), x.size(1)}));
+  DT_RETURN_IF_ERROR(kernels::Embedding(device, exchange.sent(), x,
+                                        IndexSet::Interval(0, x.size(0)), x.size(0), rows.from));
+  return rows;
+}
+
+// Brings the tokens to the experts. `dy`: null in forward.
 template <typename Call>
-absl::StatusOr<Picks> PicksOf(const Call& call) {
+absl::StatusOr<Work> ToExperts(const Call& call, const Tensor* dy) {
+  DT_ASSIGN_OR_RETURN(TokenExchange exchange,
+                      TokenExchange::Create(call, kX, kGate, call.operands[kExperts]));
+  Work work{std::move(exchange), {}, {}, {}};
+  std::vector<std::pair<Tensor, Tensor*>> all = {{call.operands[kX], &work.x},
+                                                 {call.operands[kWeights], &work.weights}};
+  if (dy != nullptr) all.emplace_back(*dy, &work.dy);
+  std::vector<SentRows> rows;
+  for (const auto& [mine, there] : all) {
+    DT_ASSIGN_OR_RETURN(const Tensor packed, AsRows(call.device(), mine));
+    *there = packed;
+    if (work.exchange.is_alone()) continue;
+    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, work.exchange, packed));
+    *there = rows.back().to;
+  }
+  if (!rows.empty()) DT_RETURN_IF_ERROR(work.exchange.ToExperts(rows, 0));
+  return work;
+}
+
+// A result of the experts, a row for each token that they worked on, and where its tokens are to
+// get it: the sum of what the ranks made of them.
+struct Made {
+  Tensor rows, into;
+};
+absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
+                      absl::Span<const Made> made) {
+  if (exchange.is_alone()) return absl::OkStatus();  // `rows` and `into` are one tensor
+  Device& device = call.device();
+  std::vector<SentRows> moved;
+  for (const Made& one : made) {
+    DT_ASSIGN_OR_RETURN(Tensor back, Tensor::Empty(device, one.rows.dtype(),
+                                                   {exchange.num_sent(), one.rows.size(1)}));
+    moved.push_back({one.rows, std::move(back)});
+  }
+  DT_RETURN_IF_ERROR(exchange.ToTokens(moved, 1));
+  for (size_t i = 0; i < made.size(); ++i) {
+    DT_RETURN_IF_ERROR(kernels::EmbeddingGrad(device, exchange.sent(), moved[i].to,
+                                              IndexSet::Interval(0, made[i].into.size(0)),
+                                              made[i].into));
+  }
+  return absl::OkStatus();
+}
+
+// Where the experts write what belongs into `result`, [tokens..., n].
+absl::StatusOr<Made> MakeRows(const RankCall& call, const TokenExchange& exchange,
+                              const Tensor& result) {
+  DT_ASSIGN_OR_RETURN(const Tensor into, AsRows(call.device(), result));
+  if (exchange.is_alone()) return Made{into, into};
+  DT_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(call.device(), into.dtype(),
+                                                 {exchange.num_received(), into.size(1)}));
+  return Made{std::move(rows), into};
+}
+
+absl::StatusOr<Picks> PicksOf(const RankCall& call, const TokenExchange& exchange) {
   DT_ASSIGN_OR_RETURN(
       ExpertRouting routing,
-      RouteToExperts(call.device(), call.operands[kExperts], call.OperandIndices(kGate, 0),
+      RouteToExperts(call.device(), exchange.received(), call.OperandIndices(kGate, 0),
                      call.decision.operands[kGate]->shape[0]));
   return Picks(call.device(), std::move(routing));
 }
@@ -138,30 +212,29 @@ absl::StatusOr<Picks> PicksOf(const Call& call) {
 struct Hidden {
   Tensor x, weights;  // of its token; of its choice, one element
   Tensor gate, up;    // x gate^T, x up^T
-  // silu(gate) * up, without and with the weight.
+  // silu(gate) * up.
   absl::StatusOr<Tensor> Activated(Device& device) const {
     DT_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(device, gate.dtype(), gate.shape()));
     DT_RETURN_IF_ERROR(kernels::SiluMul(device, gate, up, out));
     return out;
   }
-  // out = rows times the weights; may be `rows` itself.
-  absl::Status Weigh(Device& device, const Tensor& rows, const Tensor& out) const {
+  // rows *= weights.
+  absl::Status Weigh(Device& device, const Tensor& rows) const {
     return kernels::Binary(device, kernels::BinaryOp::kMul, rows, weights.BroadcastTo(rows.shape()),
-                           out);
+                           rows);
   }
 };
 
 template <typename Call>
-absl::StatusOr<Hidden> HiddenOf(const Call& call, const Picks& picks) {
+absl::StatusOr<Hidden> HiddenOf(const Call& call, const Work& work, const Picks& picks) {
   Device& device = call.device();
   Hidden hidden;
-  DT_ASSIGN_OR_RETURN(const Tensor x, AsRows(device, call.operands[kX]));
-  DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(x));
-  DT_ASSIGN_OR_RETURN(const Tensor weights, AsColumn(device, call.operands[kWeights]));
+  DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(work.x));
+  DT_ASSIGN_OR_RETURN(const Tensor weights, AsColumn(work.weights));
   DT_ASSIGN_OR_RETURN(hidden.weights, picks.OfChoices(weights));
   for (const auto& [i, out] : {std::pair(kGate, &hidden.gate), std::pair(kUp, &hidden.up)}) {
     DT_ASSIGN_OR_RETURN(const Tensor matrices, Contiguous(device, call.operands[i]));
-    DT_ASSIGN_OR_RETURN(*out, picks.Rows(x, matrices.size(1)));
+    DT_ASSIGN_OR_RETURN(*out, picks.Rows(work.x, matrices.size(1)));
     DT_RETURN_IF_ERROR(picks.Multiply(hidden.x, matrices, /*transposed=*/true, *out));
   }
   return hidden;
@@ -169,38 +242,46 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const Picks& picks) {
 
 absl::Status ExpertMlpForward(const OpCall& call) {
   Device& device = call.device();
-  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call));
-  DT_ASSIGN_OR_RETURN(const Hidden hidden, HiddenOf(call, picks));
+  DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, nullptr));
+  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
+  DT_ASSIGN_OR_RETURN(const Hidden hidden, HiddenOf(call, work, picks));
   DT_ASSIGN_OR_RETURN(const Tensor h, hidden.Activated(device));
-  DT_RETURN_IF_ERROR(hidden.Weigh(device, h, h));
+  DT_RETURN_IF_ERROR(hidden.Weigh(device, h));
   DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device, call.operands[kDown]));
   DT_ASSIGN_OR_RETURN(const Tensor y, picks.Rows(h, down.size(1)));
   DT_RETURN_IF_ERROR(picks.Multiply(h, down, /*transposed=*/true, y));
-  DT_ASSIGN_OR_RETURN(const Tensor out, AsRows(device, call.results[0]));
-  return picks.AddToTokens(y, out);
+  DT_ASSIGN_OR_RETURN(const Made made, MakeRows(call, work.exchange, call.results[0]));
+  DT_RETURN_IF_ERROR(picks.AddToTokens(y, made.rows));
+  return ToTokens(call, work.exchange, {made});
 }
 
 // With a = silu(gate) * up, h = w a and y = h down^T for each pick:
 //   dh = dy down, ddown = dy^T h, dw = dh . a, da = w dh; then the gradients of the two products.
 class Gradients {
  public:
-  Gradients(const GradCall& call, const Picks& picks, Hidden hidden)
-      : call_(call), device_(call.device()), picks_(picks), hidden_(std::move(hidden)) {}
+  Gradients(const GradCall& call, const Work& work, const Picks& picks, Hidden hidden)
+      : call_(call),
+        device_(call.device()),
+        work_(work),
+        picks_(picks),
+        hidden_(std::move(hidden)) {}
 
   absl::Status Write() {
     DT_ASSIGN_OR_RETURN(const Tensor activated, hidden_.Activated(device_));
-    DT_ASSIGN_OR_RETURN(const Tensor whole_dy, AsRows(device_, call_.result_gradients[0]));
-    DT_ASSIGN_OR_RETURN(const Tensor dy, picks_.OfTokens(whole_dy));
+    DT_ASSIGN_OR_RETURN(const Tensor dy, picks_.OfTokens(work_.dy));
     DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device_, call_.operands[kDown]));
     DT_ASSIGN_OR_RETURN(const Tensor dh, picks_.Rows(dy, down.size(2)));
     DT_RETURN_IF_ERROR(picks_.Multiply(dy, down, /*transposed=*/false, dh));
     if (call_.wants(kWeights)) DT_RETURN_IF_ERROR(WriteWeights(dh, activated));
     if (call_.wants(kDown)) {
-      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, activated, activated));
+      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, activated));
       DT_RETURN_IF_ERROR(picks_.Contract(dy, activated, call_.gradients[kDown]));
     }
-    DT_RETURN_IF_ERROR(hidden_.Weigh(device_, dh, dh));
-    return WriteInputs(dh);
+    if (call_.wants(kX) || call_.wants(kGate) || call_.wants(kUp)) {
+      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, dh));
+      DT_RETURN_IF_ERROR(WriteInputs(dh));
+    }
+    return made_.empty() ? absl::OkStatus() : ToTokens(call_, work_.exchange, made_);
   }
 
  private:
@@ -209,13 +290,14 @@ class Gradients {
     DT_RETURN_IF_ERROR(kernels::Binary(device_, kernels::BinaryOp::kMul, dh, activated, products));
     DT_ASSIGN_OR_RETURN(const Tensor sums, picks_.Rows(dh, 1));
     DT_RETURN_IF_ERROR(kernels::Reduce(device_, ReduceOp::kSum, products, {1}, sums));
-    DT_ASSIGN_OR_RETURN(const Tensor out, AsColumn(device_, call_.gradients[kWeights]));
+    DT_ASSIGN_OR_RETURN(made_.emplace_back(),
+                        MakeRows(call_, work_.exchange, call_.gradients[kWeights]));
+    DT_ASSIGN_OR_RETURN(const Tensor out, AsColumn(made_.back().rows));
     return picks_.AddToChoices(sums, out);
   }
 
   // The gradients of x, gate and up, from that of their activated products.
   absl::Status WriteInputs(const Tensor& da) {
-    if (!call_.wants(kX) && !call_.wants(kGate) && !call_.wants(kUp)) return absl::OkStatus();
     const auto& [gate, up] = std::tie(hidden_.gate, hidden_.up);
     DT_RETURN_IF_ERROR(kernels::SiluMulGrad(device_, gate, up, da, gate, up));
     for (const auto& [i, gradient] : {std::pair(kGate, &gate), std::pair(kUp, &up)}) {
@@ -228,20 +310,23 @@ class Gradients {
       DT_RETURN_IF_ERROR(
           picks_.Multiply(*gradient, matrices, /*transposed=*/false, hidden_.x, i == kUp));
     }
-    DT_ASSIGN_OR_RETURN(const Tensor out, AsRows(device_, call_.gradients[kX]));
-    return picks_.AddToTokens(hidden_.x, out);
+    DT_ASSIGN_OR_RETURN(made_.emplace_back(), MakeRows(call_, work_.exchange, call_.gradients[kX]));
+    return picks_.AddToTokens(hidden_.x, made_.back().rows);
   }
 
   const GradCall& call_;
   Device& device_;
+  const Work& work_;
   const Picks& picks_;
   Hidden hidden_;
+  std::vector<Made> made_;  // that belong to tokens
 };
 
 absl::Status ExpertMlpBackward(const GradCall& call) {
-  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call));
-  DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, picks));
-  return Gradients(call, picks, std::move(hidden)).Write();
+  DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, &call.result_gradients[0]));
+  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
+  DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, work, picks));
+  return Gradients(call, work, picks, std::move(hidden)).Write();
 }
 
 // Experts are a table whose entries are functions: like an Embedding, a rank computes those that it
@@ -249,7 +334,7 @@ absl::Status ExpertMlpBackward(const GradCall& call) {
 // other operands, and a rule has only one linearity for all.
 const OpDef kExpertMlpOp = {
     .name = "ExpertMlp",
-    .rule = "... i!, ... c @e, ... c, e f i!, e f i!, e d f -> ... d",
+    .rule = "... i!, ... c @e, ... c, e<... f i!, e f i!, e d f -> ... d",
     .operand_types = {TypeSet::Floats(), TypeSet::Integers(), TypeSet::Floats(), TypeSet::Floats(),
                       TypeSet::Floats(), TypeSet::Floats()},
     .check = ExpertMlpCheck,

@@ -13,10 +13,10 @@
 //       streamed past s: t may be sharded by exactly the axes that shard s; the operator then
 //       brings the shards of t to each shard of s, one after the other (ring attention). If t is
 //       sharded by axes that do not shard s, it is treated like v^ below. s itself is not streamed.
-//   "t i!, t c @e, t c, e<t f i!, e<t f i!, e<t d f -> t d"
-//       ExpertMlp. "e<t" says that t is sent to e: an axis that shards t may shard e as well; the
-//       operator then sends each shard of e what it needs of the shards of t, and brings the
-//       results back. On other axes e is a letter like others.
+//   "... i!, ... c @e, ... c, e<... f i!, e<... f i!, e<... d f -> ... d"
+//       ExpertMlp. "e<..." says that what ... stands for is sent to e: an axis that shards one of
+//       these dimensions may shard e as well; the operator then sends each shard of e what it needs
+//       of the others' shards, and brings the results back. On other axes e is a letter like any.
 //   "t v^, t -> t", "... d^, d^ -> ... d^"
 //       CrossEntropy, RmsNorm. v^ may be sharded; the operator merges the shards' results itself,
 //       so they are not Partial.
@@ -29,7 +29,7 @@
 //
 //   * Sharding follows letters. All dimensions with the same letter are split in the same way. A
 //     mesh axis splits only one letter, or a streamed letter and the one that it is streamed past,
-//     or a letter and the one that is sent to it.
+//     or a letter and one of "..." that is sent to it.
 //     The candidates are splits that some operand already has, or such splits without some of their
 //     axes.
 //   * A Partial operand stays Partial if the operator is linear (below) and the op allows it; else
@@ -42,9 +42,9 @@
 // linear maps). With the operands where the forward pass put them, an operand's local gradient has
 // the operand's layout. In addition it is Partial(sum) on axes that shard only letters which the
 // operand lacks, and on axes on which another operand is Partial it is Partial with that operand's
-// op. (On axes that also shard the letter past which it is streamed, or which is sent to it, an
-// operand's gradient is not Partial: the operator brings each shard's gradient to its owner.) A result that is Partial(sum) on an axis has a gradient that is replicated on
-// it (Layout::Dual).
+// op. (On axes that also shard the letter past which it is streamed, or one that is sent to it, an
+// operand's gradient is not Partial: the operator brings each shard's gradient to its owner.) A
+// result that is Partial(sum) on an axis has a gradient that is replicated on it (Layout::Dual).
 #ifndef DTENSOR_RULES_OP_RULE_H_
 #define DTENSOR_RULES_OP_RULE_H_
 
@@ -86,7 +86,8 @@ struct RuleLetter {
   bool whole = false;                // "d!"
   bool merged = false;               // "v^"
   int past = -1;                     // "t~s": the letter s that t is streamed past
-  int from = -1;                     // "e<t": the letter t that is sent to e
+  bool reached = false;              // "e<...": letters of "..." are sent to e
+  bool rest = false;                 // it is one of those that "..." stands for (BoundRule)
   ReduceOp reduce = ReduceOp::kSum;  // "k:max"
   friend bool operator==(const RuleLetter&, const RuleLetter&) = default;
 };
@@ -187,7 +188,8 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
                                                 absl::Span<const DimLayout> letters,
                                                 absl::Span<const RuleOperand> operands);
 
-// The axes that split a letter (by its number) and the one that is sent to it, ascending.
+// The axes that split a letter (by its number) and one that is sent to it, ascending. `rule`: of a
+// BoundRule.
 AxisList SentAxes(const OpRule& rule, const RuleAssignment& assignment, size_t letter);
 
 // An estimate of what moving a tensor of `shape` from one layout to another costs, used to choose

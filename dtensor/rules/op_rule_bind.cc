@@ -59,7 +59,9 @@ class RuleBinder {
         if (size == 1) size = shapes_[i][d];
       }
     }
-    for (int j = 0; j < longest; ++j) letters.push_back({absl::StrCat("_", j)});
+    for (int j = 0; j < longest; ++j) {
+      letters.push_back({.name = absl::StrCat("_", j), .rest = true});
+    }
     for (size_t i = 0; i < operands.size(); ++i) {
       const int extra =
           static_cast<int>(shapes_[i].size()) - static_cast<int>(operands[i].dims.size());

@@ -189,15 +189,19 @@ std::vector<bool> LettersIn(const RuleTerm& term, size_t count) {
   return present;
 }
 
-// The axes that split a letter and the one that is sent to it.
+// The axes that split a letter and one that is sent to it.
 AxisMask SharedAxes(const OpRule& rule, absl::Span<const AxisMask> letter_axes, size_t letter) {
-  const int from = rule.letters()[letter].from;
-  return from < 0 ? 0 : letter_axes[letter] & letter_axes[from];
+  if (!rule.letters()[letter].reached) return 0;
+  AxisMask sent = 0;
+  for (size_t l = 0; l < letter_axes.size(); ++l) {
+    if (rule.letters()[l].rest) sent |= letter_axes[l];
+  }
+  return letter_axes[letter] & sent;
 }
 
 // The axes that split each letter. Errors: kInvalidArgument if an axis splits two letters, other
-// than a streamed letter and the one that it is streamed past, or a letter and the one that is sent
-// to it.
+// than a streamed letter and the one that it is streamed past, or a letter and one that is sent to
+// it.
 absl::StatusOr<std::vector<AxisMask>> LetterAxes(absl::string_view op, const OpRule& rule,
                                                  absl::Span<const DimLayout> letters) {
   std::vector<AxisMask> axes;
@@ -382,7 +386,7 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
     for (size_t i = 0; i < list.size(); ++i) {
       const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, not split last
       const RuleLetter& of = rule.rule().letters()[letter];
-      const bool may_share = of.past >= 0 || of.from >= 0;
+      const bool may_share = of.past >= 0 || of.reached;
       const AxisMask axes = may_share ? 0 : MaskOf(AxesOf(dim));
       if (axes & used) continue;
       choice[letter] = dim;
@@ -396,10 +400,9 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
 }
 
 AxisList SentAxes(const OpRule& rule, const RuleAssignment& assignment, size_t letter) {
-  const int from = rule.letters()[letter].from;
-  if (from < 0) return {};
-  return AxesIn(MaskOf(AxesOf(assignment.letters[letter])) &
-                MaskOf(AxesOf(assignment.letters[from])));
+  std::vector<AxisMask> axes;
+  for (const DimLayout& of : assignment.letters) axes.push_back(MaskOf(AxesOf(of)));
+  return AxesIn(SharedAxes(rule, axes, letter));
 }
 
 namespace {

@@ -34,18 +34,16 @@ class RuleParser {
   }
 
  private:
-  // Of two letters that an axis may split together, the other one has no such mark itself.
+  // A letter cannot be streamed past one that is itself streamed, nor be both streamed and reached.
   absl::Status CheckPairs() const {
     for (const RuleLetter& letter : rule_.letters_) {
-      const int other = std::max(letter.past, letter.from);
-      if (other < 0) continue;
-      const RuleLetter& of = rule_.letters_[other];
-      if (of.past < 0 && of.from < 0 && (letter.past < 0 || letter.from < 0)) continue;
-      return Error(letter.past >= 0
-                       ? absl::StrCat("streams '", letter.name, "' past '", of.name,
-                                      "', which is streamed itself")
-                       : absl::StrCat("sends '", of.name, "' to '", letter.name,
-                                      "', to which or from which it sends others"));
+      if (letter.past < 0) continue;
+      if (letter.reached) {
+        return Error(absl::StrCat("streams '", letter.name, "' and sends to it"));
+      }
+      if (rule_.letters_[letter.past].past < 0) continue;
+      return Error(absl::StrCat("streams '", letter.name, "' past '",
+                                rule_.letters_[letter.past].name, "', which is streamed itself"));
     }
     return absl::OkStatus();
   }
@@ -107,29 +105,16 @@ class RuleParser {
     return t;
   }
 
-  // "e<t": returns e, and records that t is sent to it.
-  absl::StatusOr<int> ParseSent(absl::string_view letter, absl::string_view from) {
-    if (absl::StrContains(from, '<')) {
-      return Error(absl::StrCat("sends to '", letter, "' a letter to which it sends another"));
-    }
-    DT_ASSIGN_OR_RETURN(const int e, ParseLetter(letter));
-    DT_ASSIGN_OR_RETURN(const int t, ParseLetter(from));
-    int& known = rule_.letters_[e].from;
-    if (e == t || (known >= 0 && known != t)) {
-      return Error(absl::StrCat("sends to '", letter, "' itself, or two letters"));
-    }
-    known = t;
-    return e;
-  }
-
-  // "d", "d!", "v^", "t~s", "e<t", "k:max". A mark at one place holds for the letter everywhere.
+  // "d", "d!", "v^", "t~s", "e<...", "k:max". A mark at one place holds for the letter everywhere.
   absl::StatusOr<int> ParseLetter(absl::string_view word) {
     const std::pair<absl::string_view, absl::string_view> streamed =
         absl::StrSplit(word, absl::MaxSplits('~', 1));
     if (!streamed.second.empty()) return ParseStreamed(streamed.first, streamed.second);
-    const std::pair<absl::string_view, absl::string_view> sent =
-        absl::StrSplit(word, absl::MaxSplits('<', 1));
-    if (!sent.second.empty()) return ParseSent(sent.first, sent.second);
+    if (absl::ConsumeSuffix(&word, "<...")) {
+      DT_ASSIGN_OR_RETURN(const int letter, ParseLetter(word));
+      rule_.letters_[letter].reached = true;
+      return letter;
+    }
     RuleLetter letter;
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(word, absl::MaxSplits(':', 1));
@@ -174,7 +159,7 @@ std::string LetterText(const RuleLetter& letter, absl::Span<const RuleLetter> le
   std::string text = absl::StrCat(letter.name, letter.merged ? "^" : "", letter.whole ? "!" : "");
   if (letter.reduce != ReduceOp::kSum) absl::StrAppend(&text, ":", ToString(letter.reduce));
   if (letter.past >= 0) absl::StrAppend(&text, "~", letters[letter.past].name);
-  if (letter.from >= 0) absl::StrAppend(&text, "<", letters[letter.from].name);
+  if (letter.reached) absl::StrAppend(&text, "<...");
   return text;
 }
 

@@ -110,23 +110,32 @@ absl::StatusOr<GatheredSpecs> SpecsOfShards(Context& context, const DeviceMesh& 
 
 }  // namespace
 
-int64_t RankCall::NumShards(absl::string_view letters) const {
+namespace {
+
+int64_t ShardsOver(const DeviceMesh& mesh, const AxisList& axes) {
   int64_t count = 1;
-  for (int axis : AxesOfLetters(decision, letters)) {
-    count *= decision.operands[0]->mesh().axis_size(axis);
-  }
+  for (const int axis : axes) count *= mesh.axis_size(axis);
   return count;
+}
+
+}  // namespace
+
+int64_t RankCall::NumShards(absl::string_view letters) const {
+  return ShardsOver(decision.operands[0]->mesh(), AxesOfLetters(decision, letters));
 }
 
 absl::StatusOr<Tensor> RankCall::GatherShards(absl::string_view letters,
                                               const Tensor& local) const {
+  return GatherOver(AxesOfLetters(decision, letters), local);
+}
+
+absl::StatusOr<Tensor> RankCall::GatherOver(const AxisList& axes, const Tensor& local) const {
   const DeviceMesh& mesh = decision.operands[0]->mesh();
-  const int64_t count = NumShards(letters);
+  const int64_t count = ShardsOver(mesh, axes);
   Dims all(local.shape().begin(), local.shape().end());
   all.insert(all.begin(), count);
   if (count == 1) return local.Reshape(all);
-  DT_ASSIGN_OR_RETURN(const GatheredSpecs specs,
-                      SpecsOfShards(context, mesh, AxesOfLetters(decision, letters), count, local));
+  DT_ASSIGN_OR_RETURN(const GatheredSpecs specs, SpecsOfShards(context, mesh, axes, count, local));
   RedistributionOptions options = context.redistribution_options();
   options.max_extra_bytes = -1;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(specs.from, specs.to, &options));

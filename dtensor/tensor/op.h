@@ -185,6 +185,9 @@ struct RankCall {
   // that by `wanted`, which is the same on all ranks.
   int64_t NumShards(absl::string_view letters) const;
   absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
+  // The same for the ranks that differ from this one on `axes` only, in the order of
+  // DeviceMesh::Group. `local` has one shape on all of them.
+  absl::StatusOr<Tensor> GatherOver(const AxisList& axes, const Tensor& local) const;
 };
 
 struct OpCall : RankCall {

@@ -41,7 +41,8 @@ class Enumeration {
   void SplitWith(int axis, int other) {
     for (size_t l = 0; l < letters_.size(); ++l) {
       const RuleLetter& letter = rule_.rule().letters()[l];
-      if (letter.past != other && letter.from != other) continue;
+      const bool is_sent = letter.reached && rule_.rule().letters()[other].rest;
+      if (letter.past != other && !is_sent) continue;
       const DimLayout before = letters_[l];
       for (const DimLayout& dim : Splits(before, axis, static_cast<int>(l))) {
         letters_[l] = dim;

@@ -82,6 +82,7 @@ ROOMS = {
         "dtensor/layout",
         "dtensor/rules",
         "dtensor/tensor",
+        "runtime/comm",
         "runtime/core",
         "runtime/device",
         "runtime/kernels",
