@@ -21,6 +21,8 @@ bool LateSend::IsBetween(const Spec& from, const Spec& to) const {
   return plan_->plan().from().mesh() == from.mesh() && plan_->plan().to().mesh() == to.mesh();
 }
 
+void LateSend::Forget() { source_ = Tensor(); }
+
 absl::Status LateSend::MakeAll() { return RunPlan(context_, *plan_, source_, caller_).status(); }
 
 absl::StatusOr<Tensor> RunOrSendLater(const TensorImpl& impl, const Tensor& source,

@@ -26,7 +26,7 @@ class LateSend final : public LateValues {
 
  private:
   absl::Status MakeAll() override;
-  void Forget() override { source_ = Tensor(); }
+  void Forget() override;
 
   const std::shared_ptr<const RankRedistributionPlan> plan_;
   Tensor source_;
