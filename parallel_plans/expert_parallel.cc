@@ -5,43 +5,44 @@
 namespace dtensor {
 namespace {
 
-absl::StatusOr<StyleWishes> WishesOf(const StyleSite& site, DimRole role, const Placement& output) {
+absl::StatusOr<StyleWishes> WishesOf(const StyleSite& site, DimRole role,
+                                     const std::optional<Placement>& input,
+                                     const Placement& output) {
   StyleWishes wishes;
   DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {role}));
-  wishes.edges = {site.Edge(Replicate(), output)};
+  wishes.edges = {site.Edge(input, output)};
   return wishes;
-}
-
-std::string TextOf(const char* name, const std::string& axis, const Placement& output) {
-  return StyleText{name, axis, {{"out", output}}}.ToString();
-}
-
-template <typename S>
-absl::StatusOr<S> ReadStyle(const StyleText& text) {
-  ArgumentReader arguments(text);
-  S style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
-  DT_RETURN_IF_ERROR(arguments.Done());
-  return style;
 }
 
 }  // namespace
 
 absl::StatusOr<StyleWishes> ExpertParallel::WishesAt(const StyleSite& site) const {
-  return WishesOf(site, DimRole::kExpert, output);
+  return WishesOf(site, DimRole::kExpert, input, output);
 }
-std::string ExpertParallel::ToString() const { return TextOf("ExpertParallel", axis, output); }
+std::string ExpertParallel::ToString() const {
+  StyleText text{"ExpertParallel", axis, {{"out", output}}};
+  if (input) text.arguments.emplace_back("in", input);
+  return text.ToString();
+}
 absl::StatusOr<ExpertParallel> ExpertParallel::Read(const StyleText& text) {
-  return ReadStyle<ExpertParallel>(text);
+  ArgumentReader arguments(text);
+  const auto output = arguments.TakePlacement("out");
+  ExpertParallel style(text.axis, output.value_or(Replicate()), arguments.TakePlacement("in"));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
 }
 
 absl::StatusOr<StyleWishes> ExpertTensorParallel::WishesAt(const StyleSite& site) const {
-  return WishesOf(site, DimRole::kHidden, output);
+  return WishesOf(site, DimRole::kHidden, Replicate(), output);
 }
 std::string ExpertTensorParallel::ToString() const {
-  return TextOf("ExpertTensorParallel", axis, output);
+  return StyleText{"ExpertTensorParallel", axis, {{"out", output}}}.ToString();
 }
 absl::StatusOr<ExpertTensorParallel> ExpertTensorParallel::Read(const StyleText& text) {
-  return ReadStyle<ExpertTensorParallel>(text);
+  ArgumentReader arguments(text);
+  ExpertTensorParallel style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
 }
 
 }  // namespace dtensor

@@ -1,26 +1,33 @@
 // Styles for the experts of a mixture (nn/mixture.h, or a module of yours that says which
 // dimensions are experts and hidden features: DimRole in module.h). On the style's axis `a`:
 //
-//   style                         parameters                    input  output
-//   ExpertParallel(a, out)        experts S, others R           R      out (R unless given)
-//   ExpertTensorParallel(a, out)  hidden features S, others R   R      out (R unless given)
+//   style                         parameters                    input            output
+//   ExpertParallel(a, out, in)    experts S, others R           as it comes, or  out (R unless
+//                                                               in               given)
+//   ExpertTensorParallel(a, out)  hidden features S, others R   R                the same
 //
 // The input edge applies to each operand: the tokens, the experts that they pick, and the weights.
-// The module's result is a Partial sum, which the output edge reduces. So, on an axis that shards
-// the tokens outside of the experts, as S(0) or S(1), tokens are all-gathered and results
-// reduce-scattered; the router works on each rank's own tokens before that.
+//
+// ExpertParallel: if `a` shards the tokens outside of the experts, as S(0) or S(1), each token is
+// sent to the ranks that have experts of its picks, and the results come back (ExpertMlp in ops.h);
+// with `in` R, all tokens are gathered and the results reduce-scattered instead. If `a` does not
+// shard the tokens, each rank computes its experts' part of a Partial sum, which the output edge
+// reduces. Each expert stays in one piece, and a rank's work depends on how many tokens pick its
+// experts.
 //
 //   plan.Add({"", DataParallel("ep")});
 //   plan.Add({"model.layers.*.mlp.experts", ExpertParallel("ep", Shard(0))});
 //
-// ExpertParallel leaves each expert in one piece, and its work depends on how many tokens pick the
-// rank's experts. ExpertTensorParallel gives all ranks the same work, in narrower products. Both
-// move the same: with t tokens on each of n ranks, (n - 1) t dim elements in and as many out of
-// each rank, in forward and again in backward. That is what an all-to-all of the tokens would move
-// if each token picked experts on all n ranks; with k picks it would move k/n of it, at most.
+// ExpertTensorParallel: all ranks have the same work, in narrower products. The module's result is
+// a Partial sum.
+//
+// With t tokens on each of n ranks that pick k experts each, a rank receives at most t k (n - 1) /
+// n rows of tokens, and as many of results, if tokens are sent; t (n - 1) rows of each if they are
+// gathered. Backward moves the tokens once more.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPERT_PARALLEL_H_
 #define DTENSOR_PARALLEL_PLANS_EXPERT_PARALLEL_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,8 +40,9 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct ExpertParallel {
-  explicit ExpertParallel(std::string axis, Placement output = Replicate())
-      : axis(std::move(axis)), output(output) {}
+  explicit ExpertParallel(std::string axis, Placement output = Replicate(),
+                          std::optional<Placement> input = std::nullopt)
+      : axis(std::move(axis)), output(output), input(input) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
   static absl::StatusOr<ExpertParallel> Read(const StyleText& text);
@@ -42,6 +50,7 @@ struct ExpertParallel {
 
   std::string axis;
   Placement output;
+  std::optional<Placement> input;
 };
 
 struct ExpertTensorParallel {

@@ -113,8 +113,7 @@ absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, int to
                                                     const Tensor& ids) {
   const Decision& decision = call.decision;
   const OpRule& rule = decision.rule.rule();
-  TokenExchange exchange(call,
-                         SentAxes(rule, decision.assignment, decision.rule.LetterIndex("e")));
+  TokenExchange exchange(call, SentAxes(rule, decision.assignment, decision.rule.LetterIndex("e")));
   const int64_t choices = ids.shape().back();
   for (const int rank : exchange.ranks_) {
     exchange.tokens_.push_back(TokensOn(call, tokens, rank));
@@ -198,9 +197,8 @@ absl::Status TokenExchange::Move(absl::Span<const SentRows> rows, bool back, int
   std::vector<int> group = ranks_;
   absl::c_sort(group);
   const DeviceMesh& mesh = call_->decision.operands[0]->mesh();
-  const std::string axes = absl::StrJoin(axes_, ",", [&](std::string* out, int axis) {
-    absl::StrAppend(out, mesh.axis_name(axis));
-  });
+  const std::string axes = absl::StrJoin(
+      axes_, ",", [&](std::string* out, int axis) { absl::StrAppend(out, mesh.axis_name(axis)); });
   Digest digest;
   digest.Add(static_cast<int64_t>(call_->lineage));
   digest.Add(int64_t{number});

@@ -102,11 +102,43 @@ TEST(Mixture, ARankHasItsExpertsOrItsPartOfEach) {
   }
 }
 
-// Tokens, what they pick, and the weights come in; one sum goes out.
-TEST(Mixture, GathersTokensAndScattersTheirSums) {
+// In forward and backward: ids are gathered, and tokens go to the experts and back.
+TEST(Mixture, SendsTokensToTheirExpertsAndBack) {
   const int64_t layers = Config().layers;
   EXPECT_THAT(CallsOf(Train(Config(), {.mesh = "ep=2"}).forward),
+              ElementsAre(Pair("ep all-gather", layers), Pair("ep all-to-all", 2 * layers)));
+}
+
+// If the plan wants that: tokens, what they pick, and the weights come in; one sum goes out.
+TEST(Mixture, GathersTokensAndScattersTheirSums) {
+  TestedModel tested = Tested<Transformer>(Config(), "model.layers.*");
+  tested.plan = [](const DeviceMesh& mesh,
+                   const TensorParallelOptions&) -> absl::StatusOr<TensorParallelism> {
+    return TensorParallelism{
+        mesh, ParallelPlan({{"", DataParallel("ep")},
+                            {"model.layers.*.mlp.experts",
+                             ExpertParallel("ep", Shard(0), /*input=*/Replicate())}})};
+  };
+  const auto outcome = RunModel(tested, {.mesh = "ep=2"});
+  DT_ASSERT_OK(outcome);
+  const int64_t layers = Config().layers;
+  EXPECT_THAT(CallsOf(outcome->forward),
               ElementsAre(Pair("ep all-gather", 3 * layers), Pair("ep reduce-scatter", layers)));
+  EXPECT_EQ(Difference(*outcome, Train(Config(), {})), "");
+}
+
+// Experts on an axis that shards no tokens: a sum, which is all-reduced.
+TEST(Mixture, AddsUpWhatRanksWithTheSameTokensMake) {
+  TestedModel tested = Tested<Transformer>(Config(), "model.layers.*");
+  tested.plan = [](const DeviceMesh& mesh,
+                   const TensorParallelOptions&) -> absl::StatusOr<TensorParallelism> {
+    return TensorParallelism{mesh,
+                             ParallelPlan({{"model.layers.*.mlp.experts", ExpertParallel("ep")}})};
+  };
+  const auto outcome = RunModel(tested, {.mesh = "ep=2"});
+  DT_ASSERT_OK(outcome);
+  EXPECT_THAT(CallsOf(outcome->forward), ElementsAre(Pair("ep all-reduce", Config().layers)));
+  EXPECT_EQ(Difference(*outcome, Train(Config(), {})), "");
 }
 
 // --- Checkpoints.
