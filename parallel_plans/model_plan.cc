@@ -31,6 +31,10 @@ constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2A
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
                                    kBertUnits, kBertStages};
 
+const ModelPaths& PathsOf(const TransformerConfig& config) {
+  return config.experts > 0 ? kMixturePaths : kTransformerPaths;
+}
+
 absl::Span<const PlannedModel> PlannedModels() {
   static constexpr PlannedModel kModels[] = {
       {"bert", &kBertPaths, Read<BertConfig>},

@@ -29,6 +29,7 @@ struct ModelPaths {
   const char* experts = nullptr;  // null: it has none
 };
 extern const ModelPaths kTransformerPaths, kMixturePaths, kGpt2Paths, kBertPaths;
+const ModelPaths& PathsOf(const TransformerConfig& config);
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;
 

@@ -68,14 +68,15 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("", mesh).status(), Refuses("there is no \"\""));
   EXPECT_THAT(PresetPlan("tp+", mesh).status(), Refuses("there is no \"\""));
   EXPECT_THAT(PresetPlan("best", mesh).status(),
-              Refuses("zero1, zero2, fsdp, hsdp, cp, pp, tp, sp, none"));
+              Refuses("zero1, zero2, fsdp, hsdp, cp, pp, tp, sp, ep, none"));
   EXPECT_THAT(PresetPlan("dp+fsdp", mesh).status(), Refuses("dp and fsdp exclude one another"));
   EXPECT_THAT(PresetPlan("tp+tp", mesh).status(), Refuses("tp and tp exclude one another"));
   EXPECT_THAT(PresetPlan("none+tp", mesh).status(), Refuses("none and tp exclude one another"));
   EXPECT_THAT(PresetPlan("sp", mesh).status(), Refuses("write tp+sp"));
   EXPECT_THAT(PresetPlan("cp+tp", mesh).status(), Refuses("cp wants an axis cp"));
   EXPECT_THAT(PresetPlan("tp", Mesh("dp=2")).status(), Refuses("tp wants an axis tp"));
-  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,ep=2")).status(), Refuses("no use for the axis 'ep'"));
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,xp=2")).status(), Refuses("no use for the axis 'xp'"));
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,ep=2")).status(), Refuses("the model has none"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2,pp=2")).status(), Refuses("blocks is not known"));
   EXPECT_THAT(PresetPlan("pp", Mesh("pp=3"), {.blocks = 2}).status(), Refuses("has 2 blocks"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "spiral"}).status(),
@@ -83,7 +84,8 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
               Refuses("two axes"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
-              Refuses("\"mamba\"; there are those for bert, gpt2, llama, mistral, qwen2, qwen3"));
+              Refuses("\"mamba\"; there are those for bert, gpt2, llama, mistral, mixtral, qwen2, "
+                      "qwen3, qwen3_moe"));
 }
 
 // A small model, by the names that GPT-2 has for sizes, or by those that all others have.
@@ -135,6 +137,25 @@ TEST(PresetNames, AllApplyToAllModels) {
   }
 }
 
+TEST(PresetNames, ApplyToModelsWithExperts) {
+  const std::vector<std::string> names = PresetNames(/*with_experts=*/true);
+  EXPECT_EQ(names.size(), 144);
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  const DeviceMesh mesh = Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b");
+  for (const std::string type : {"mixtral", "qwen3_moe"}) {
+    const std::string config = ConfigOf(type, 4);
+    DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
+    for (const std::string& name : names) {
+      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh, options));
+      EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
+      DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
+    }
+    const DeviceMesh flat = Mesh("dp=2,ep=2,tp=2");
+    DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
+    EXPECT_THAT(PresetPlan("dp+ep+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
+  }
+}
+
 TEST(PresetOptionsFor, SaysWhatTheModelIs) {
   DT_ASSERT_OK_AND_ASSIGN(const PresetOptions qwen, PresetOptionsFor(ConfigOf("qwen3", 2)));
   EXPECT_EQ(qwen.model_type, "qwen3");
@@ -182,6 +203,7 @@ TEST(DefaultPreset, MentionsTheAxesThatThereAre) {
   EXPECT_EQ(DefaultPreset(Mesh("tp=2,dp=2")), "dp+tp+sp");
   EXPECT_EQ(DefaultPreset(Mesh("cp=2")), "cp");
   EXPECT_EQ(DefaultPreset(Mesh("pp=2")), "pp");
+  EXPECT_EQ(DefaultPreset(Mesh("ep=2,dp=2,tp=2")), "dp+ep+tp+sp");
 }
 
 TEST(NamedPlan, ReadsFiles) {

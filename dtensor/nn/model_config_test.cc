@@ -107,6 +107,60 @@ TEST(TransformerConfig, ReadsWhatLlamasKinHave) {
   EXPECT_EQ(qwen3->first_window_layer, 0);
 }
 
+TEST(TransformerConfig, ReadsMixturesOfExperts) {
+  const auto mixtral = TransformerConfig::FromJson(R"({"model_type": "mixtral"})");
+  DT_ASSERT_OK(mixtral);
+  EXPECT_EQ(mixtral->experts, 8);
+  EXPECT_EQ(mixtral->experts_per_token, 2);
+  EXPECT_EQ(mixtral->hidden, 14336);
+  EXPECT_EQ(mixtral->norm_eps, 1e-5);
+  EXPECT_EQ(mixtral->rope_theta, 1e6);
+  EXPECT_EQ(mixtral->window, 0);
+  EXPECT_TRUE(mixtral->normalize_experts && mixtral->mixtral_names);
+  const auto qwen = TransformerConfig::FromJson(R"({"model_type": "qwen3_moe"})");
+  DT_ASSERT_OK(qwen);
+  EXPECT_EQ(qwen->dim, 2048);
+  EXPECT_EQ(qwen->layers, 24);
+  EXPECT_EQ(qwen->experts, 128);
+  EXPECT_EQ(qwen->experts_per_token, 8);
+  EXPECT_EQ(qwen->hidden, 768);
+  EXPECT_EQ(qwen->head_dim(), 64);
+  EXPECT_FALSE(qwen->normalize_experts || qwen->mixtral_names);
+  // The number of experts has two names; a window is one of all layers, whatever the file says.
+  const auto other = TransformerConfig::FromJson(
+      R"({"model_type": "qwen3_moe", "num_local_experts": 6, "num_experts_per_tok": 3,
+          "moe_intermediate_size": 24, "intermediate_size": 99, "norm_topk_prob": true,
+          "mlp_only_layers": [], "decoder_sparse_step": 1, "sliding_window": 5,
+          "use_sliding_window": true, "max_window_layers": 9})");
+  DT_ASSERT_OK(other);
+  EXPECT_EQ(other->experts, 6);
+  EXPECT_EQ(other->hidden, 24);
+  EXPECT_TRUE(other->normalize_experts);
+  EXPECT_EQ(other->window, 5);
+  EXPECT_EQ(other->first_window_layer, 0);
+  const auto named = TransformerConfig::FromJson(R"({"model_type": "mixtral", "num_experts": 3})");
+  DT_ASSERT_OK(named);
+  EXPECT_EQ(named->experts, 3);
+}
+
+TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
+  const auto refuses = [](absl::string_view type, absl::string_view member,
+                          absl::string_view name) {
+    EXPECT_THAT(
+        TransformerConfig::FromJson(absl::StrCat(R"({"model_type": ")", type, "\", ", member, "}")),
+        Refuses(HasSubstr(std::string(name))))
+        << member;
+  };
+  refuses("mixtral", R"("router_jitter_noise": 0.1)", "router_jitter_noise");
+  refuses("mixtral", R"("num_experts_per_tok": 9)", "experts_per_token is 9");
+  refuses("qwen3_moe", R"("mlp_only_layers": [0])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": [[]])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": [{"a": 1}])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": {})", "mlp_only_layers");
+  refuses("qwen3_moe", R"("decoder_sparse_step": 2)", "decoder_sparse_step");
+  refuses("qwen3_moe", R"("num_experts": 5000)", "num_experts");
+}
+
 TEST(TransformerConfig, ReadsHowRopeIsScaled) {
   const auto linear =
       TransformerConfig::FromJson(Llama(R"("rope_scaling": {"type": "linear", "factor": 2})"));

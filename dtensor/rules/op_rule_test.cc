@@ -43,7 +43,8 @@ TEST(OpRuleText, ParsesBack) {
        {"m k, k n -> m n", "..., ... -> ...", "... d!, d! -> ... d!", "... @v, v d -> ... d",
         "b s (h g) d, b t h d -> b s (h g) d", "... v^, ... -> ..., ...", "a k:max -> a", "a b -> ",
         " -> a", "() m, m () -> () m", "a^!:min @v!, v! -> a^!:min",
-        "b s (h g) d!, b t~s h d! -> b s (h g) d!", "t~s, s -> s"}) {
+        "b s (h g) d!, b t~s h d! -> b s (h g) d!", "t~s, s -> s",
+        "... i!, ... c @e, ... c, e<... f i!, e<... d f -> ... d", "... a!:max<... -> ..."}) {
     DT_ASSERT_OK_AND_ASSIGN(const OpRule rule, OpRule::Parse(text));
     EXPECT_EQ(std::string(rule.ToString()), text);
     EXPECT_THAT(OpRule::Parse(rule.ToString()), IsOkAndHolds(rule));
@@ -56,7 +57,8 @@ std::string RandomWord(TestRandom& random) {
   if (random.Below(8) == 0) word += "^";
   if (random.Below(8) == 0) word += "!";
   if (random.Below(8) == 0) word += ":max";
-  if (word[0] == 'a' && random.Below(4) == 0) word += "~b";
+  if (word[0] == 'a' && random.Below(4) == 0) return word + "~b";
+  if (word[0] == 'e' && random.Below(4) == 0) word += "<...";
   return word;
 }
 
@@ -95,7 +97,7 @@ TEST(OpRuleText, LikeRulesAreEqualHoweverTheirLettersAreNumbered) {
   EXPECT_EQ(rule("(a) -> a"), rule("a -> a"));
   for (absl::string_view other :
        {"a b -> b", "b a -> a", "a! b -> a", "a b^ -> a", "a b:max -> a", "(a b) -> a",
-        "... a b -> a", "a b, a -> a", "a b -> ()", "a b -> a, a", "a b~a -> a"}) {
+        "... a b -> a", "a b, a -> a", "a b -> ()", "a b -> a, a", "a b~a -> a", "a b<... -> a"}) {
     EXPECT_FALSE(rule("a b -> a") == rule(other)) << other;
   }
 }
@@ -110,7 +112,8 @@ TEST(OpRuleText, ParsesWhatBoundRulesPrint) {
 TEST(OpRuleText, RefusesWhatItCannotRead) {
   for (const char* text : {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a",
                            "a:most -> a", "a$ -> a", "(a @v) -> a", "@v @w -> v", "( ) -> ",
-                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t"}) {
+                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t", "<... -> a",
+                           "a<b, b -> b", "a<...< -> a", "a<... a~b, b -> b"}) {
     EXPECT_THAT(OpRule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
         << text;
   }
@@ -336,6 +339,32 @@ TEST(ChooseAssignment, StreamedLettersShareTheAxesOfTheirFellow) {
             "[cp] [], [cp] [] -> [cp] [], [cp] | [cp] [], [cp] []");
   // Not past h: an axis that splits it is taken.
   EXPECT_EQ(decided("[] [cp]", "[cp] []"), decided("[] [cp]", "[] [cp]"));
+}
+
+// An axis may split e and what "..." stands for; then nothing is Partial on it. Where it splits e
+// alone, e is a letter like others. It may split only some of what "..." stands for.
+TEST(ChooseAssignment, ReachedLettersShareTheAxesOfWhatIsSentToThem) {
+  const DeviceMesh mesh = Mesh("dp=2,ep=2");
+  const BoundRule rule = Bound("... i!, e<... d i! -> ... d", {{8, 4, 4}, {6, 4, 4}});
+  const auto decided = [&](absl::string_view x, absl::string_view w) {
+    return Decided(rule, RuleLinearity::kNone, {Operand(mesh, x), Operand(mesh, w)});
+  };
+  EXPECT_EQ(decided("[ep] [] []", "[ep] [] []"),
+            "[ep] [] [], [ep] [] [] -> [ep] [] [] | [ep] [] [], [ep] [] []");
+  EXPECT_EQ(decided("[dp,ep] [] []", "[ep] [] []"),
+            "[dp,ep] [] [], [ep] [] [] -> [dp,ep] [] [] | [dp,ep] [] [], [ep] [] [] P(sum: dp)");
+  EXPECT_EQ(decided("[dp] [ep:zigzag] []", "[ep,dp] [] []"),
+            "[dp] [ep:zigzag] [], [ep,dp] [] [] -> [dp] [ep:zigzag] [] | "
+            "[dp] [ep:zigzag] [], [ep,dp] [] []");
+  EXPECT_EQ(decided("[] [] []", "[ep] [] []"),
+            "[] [] [], [ep] [] [] -> [] [] [] P(sum: ep) | [] [] [] P(sum: ep), [ep] [] []");
+  EXPECT_EQ(decided("[dp] [] []", "[ep,dp] [] []"),
+            "[dp] [] [], [ep,dp] [] [] -> [dp] [] [] P(sum: ep) | "
+            "[dp] [] [] P(sum: ep), [ep,dp] [] []");
+  // Not d: an axis that splits it splits nothing else.
+  EXPECT_EQ(decided("[] [] []", "[ep] [dp] []"),
+            "[] [] [], [ep] [dp] [] -> [] [] [dp] P(sum: ep) | "
+            "[] [] [] P(sum: dp,ep), [ep] [dp] []");
 }
 
 TEST(ChooseAssignment, FactorsFollowUnits) {
