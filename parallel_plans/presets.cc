@@ -26,9 +26,9 @@ struct Part {
 };
 constexpr Part kParts[] = {
     {"dp", "dp", "dp"},      {"zero1", "dp", "dp", 1}, {"zero2", "dp", "dp", 2},
-    {"fsdp", "dp", "dp", 3}, {"hsdp", "dp", "dp", 3},  {"cp", "cp", "cp"},
-    {"pp", "pp", "pp"},      {"tp", "tp", "tp"},       {"sp", "sp", "tp"},
-    {"ep", "ep", "ep"},      {"none", "tp", ""},
+    {"fsdp", "dp", "dp", 3}, {"hsdp", "dp", "dp", 3},  {"ep", "ep", "ep"},
+    {"cp", "cp", "cp"},      {"pp", "pp", "pp"},       {"tp", "tp", "tp"},
+    {"sp", "sp", "tp"},      {"none", "tp", ""},
 };
 
 const Part* FindPart(absl::string_view name) {

@@ -36,6 +36,8 @@ class ConfigReader {
   static constexpr int64_t kMaxSize = int64_t{1} << 27;
   // The limit on the number of layers: each is created, even if nothing gets memory.
   static constexpr int64_t kMaxLayers = 4096;
+  // The limit on the number of experts: each has names of its own in checkpoints.
+  static constexpr int64_t kMaxExperts = 4096;
 
   // `reader` begins the text of errors. Errors: kInvalidArgument for text that is not a JSON
   // object, for one with a duplicate member, and for one that is nested more than 32 deep.

@@ -50,15 +50,15 @@ TensorsOr ExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands)
 MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config)
     : experts_per_token_(config.experts_per_token),
       normalize_(config.normalize),
-      gate_(config.dim, config.experts, config.stddev),
+      router_(config.dim, config.experts, config.stddev),
       experts_(config) {
-  AddChild("gate", &gate_);
+  AddChild("gate", &router_);
   AddChild("experts", &experts_);
 }
 
 TensorOr MixtureOfExperts::Forward(const DistributedTensor& x) {
-  DT_ASSIGN_OR_RETURN(DistributedTensor logits, gate_(x));
-  if (SizeOf(logits.dtype()) == 2) {
+  DT_ASSIGN_OR_RETURN(DistributedTensor logits, router_(x));
+  if (SizeOf(logits.dtype()) == 2) {  // rounded to 16 bits, probabilities would tie
     DT_ASSIGN_OR_RETURN(logits, Cast(logits, DType::kF32));
   }
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> picked,

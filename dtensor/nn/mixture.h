@@ -57,7 +57,7 @@ class MixtureOfExperts : public Module {
  private:
   const int64_t experts_per_token_;
   const bool normalize_;
-  LinearLayer gate_;
+  LinearLayer router_;
   ExpertsLayer experts_;
 };
 

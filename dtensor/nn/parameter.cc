@@ -79,13 +79,16 @@ absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
                                " equal pieces; give a divisor of each dimension"));
   }
   if (AreParts(parameter.parts, parameter.shape)) return absl::OkStatus();
+  if (absl::c_any_of(parameter.parts, [](const auto& part) { return !part.slice.empty(); })) {
+    return refuse(absl::StrCat("is not made of ", parameter.parts.size(),
+                               " slices; give one of one row for each index of dimension 0"));
+  }
   const auto text = [](std::string* out, const ParameterPart& part) {
     absl::StrAppend(out, part.rows, " rows of ", part.module);
   };
   return refuse(absl::StrCat("is not made of groups of ",
                              absl::StrJoin(parameter.parts, " and ", text),
-                             "; give rows that together divide dimension 0, or a slice for each "
-                             "of its indices"));
+                             "; give rows that together divide dimension 0"));
 }
 
 absl::Status CheckInit(absl::string_view path, const Parameter& parameter) {

@@ -60,12 +60,11 @@ Dims Grouped(const Dims& shape, int64_t group, int64_t rows) {
 
 // Concat, of any number of tensors.
 TensorOr ConcatAll(std::vector<TensorOr> tensors, int dim) {
-  constexpr size_t kAtOnce = 32;
   while (tensors.size() > 1) {
     std::vector<TensorOr> joined;
     const absl::Span<const TensorOr> all = tensors;
-    for (size_t i = 0; i < all.size(); i += kAtOnce) {
-      joined.push_back(Concat(all.subspan(i, kAtOnce), dim));
+    for (size_t i = 0; i < all.size(); i += kMostJoined) {
+      joined.push_back(Concat(all.subspan(i, kMostJoined), dim));
     }
     tensors = std::move(joined);
   }

@@ -93,7 +93,7 @@ void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config)
 // The number of experts: files of either type may have either name.
 int64_t ReadExperts(ConfigReader& json, int64_t if_missing) {
   constexpr absl::string_view kNewer = "num_local_experts", kOlder = "num_experts";
-  return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxLayers);
+  return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxExperts);
 }
 
 // The MLP, or the experts.

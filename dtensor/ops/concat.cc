@@ -17,6 +17,8 @@
 #include "dtensor/tensor/op_helpers.h"
 
 namespace dtensor {
+
+static_assert(kMostJoined == OpRule::kMaxOperands);
 namespace internal {
 namespace {
 

@@ -12,6 +12,7 @@
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/ops/token_exchange.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -24,11 +25,17 @@ namespace internal {
 namespace {
 
 enum Operand { kX, kExperts, kWeights, kGate, kUp, kDown };
+// The exchanges of a call.
+enum ExchangeNumber { kThere, kBack, kThereInBackward, kBackInBackward };
 
 absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
   const auto refuse = [&](absl::string_view why) {
     return InvalidArgument({"ExpertMlp: ", why, " (", SpecsText(operands), ")"});
   };
+  for (const int i : {kX, kExperts, kWeights}) {
+    if (operands[i]->ndim() > 0) continue;
+    return refuse("x, experts and weights have at least one dimension; Reshape them first");
+  }
   const Spec &x = *operands[kX], &experts = *operands[kExperts], &weights = *operands[kWeights];
   for (const int i : {kWeights, kGate, kUp, kDown}) {
     if (operands[i]->dtype == x.dtype) continue;
@@ -43,7 +50,7 @@ absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
       "tokens; Reshape or Expand them");
 }
 
-// [..., n] as [rows, n].
+// [..., n] as [rows, n], row-major.
 absl::StatusOr<Tensor> AsRows(Device& device, const Tensor& x) {
   DT_ASSIGN_OR_RETURN(const Tensor packed, Contiguous(device, x));
   const int64_t shape[] = {NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1)),
@@ -131,7 +138,7 @@ struct Work {
   Tensor x, weights, dy;  // dy: in backward
 };
 
-// A tensor for each row that is sent, and for each that is received.
+// The rows of x that are sent, and room for those that are received.
 absl::StatusOr<SentRows> Outgoing(const RankCall& call, const TokenExchange& exchange,
                                   const Tensor& x) {
   Device& device = call.device();
@@ -162,7 +169,8 @@ absl::StatusOr<Work> ToExperts(const Call& call, const Tensor* dy) {
     DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, work.exchange, packed));
     *there = rows.back().to;
   }
-  if (!rows.empty()) DT_RETURN_IF_ERROR(work.exchange.ToExperts(rows, 0));
+  if (rows.empty()) return work;
+  DT_RETURN_IF_ERROR(work.exchange.ToExperts(rows, dy == nullptr ? kThere : kThereInBackward));
   return work;
 }
 
@@ -172,7 +180,7 @@ struct Made {
   Tensor rows, into;
 };
 absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
-                      absl::Span<const Made> made) {
+                      absl::Span<const Made> made, int number) {
   if (exchange.is_alone()) return absl::OkStatus();  // `rows` and `into` are one tensor
   Device& device = call.device();
   std::vector<SentRows> moved;
@@ -181,7 +189,7 @@ absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
                                                    {exchange.num_sent(), one.rows.size(1)}));
     moved.push_back({one.rows, std::move(back)});
   }
-  DT_RETURN_IF_ERROR(exchange.ToTokens(moved, 1));
+  DT_RETURN_IF_ERROR(exchange.ToTokens(moved, number));
   for (size_t i = 0; i < made.size(); ++i) {
     DT_RETURN_IF_ERROR(kernels::EmbeddingGrad(device, exchange.sent(), moved[i].to,
                                               IndexSet::Interval(0, made[i].into.size(0)),
@@ -203,7 +211,7 @@ absl::StatusOr<Made> MakeRows(const RankCall& call, const TokenExchange& exchang
 absl::StatusOr<Picks> PicksOf(const RankCall& call, const TokenExchange& exchange) {
   DT_ASSIGN_OR_RETURN(
       ExpertRouting routing,
-      RouteToExperts(call.device(), exchange.received(), call.OperandIndices(kGate, 0),
+      RouteToExperts(call.device(), exchange.picked(), call.OperandIndices(kGate, 0),
                      call.decision.operands[kGate]->shape[0]));
   return Picks(call.device(), std::move(routing));
 }
@@ -240,7 +248,7 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const Work& work, const Picks&
   return hidden;
 }
 
-absl::Status ExpertMlpForward(const OpCall& call) {
+absl::Status Forward(const OpCall& call) {
   Device& device = call.device();
   DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, nullptr));
   DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
@@ -252,7 +260,7 @@ absl::Status ExpertMlpForward(const OpCall& call) {
   DT_RETURN_IF_ERROR(picks.Multiply(h, down, /*transposed=*/true, y));
   DT_ASSIGN_OR_RETURN(const Made made, MakeRows(call, work.exchange, call.results[0]));
   DT_RETURN_IF_ERROR(picks.AddToTokens(y, made.rows));
-  return ToTokens(call, work.exchange, {made});
+  return ToTokens(call, work.exchange, {made}, kBack);
 }
 
 // With a = silu(gate) * up, h = w a and y = h down^T for each pick:
@@ -267,6 +275,18 @@ class Gradients {
         hidden_(std::move(hidden)) {}
 
   absl::Status Write() {
+    DT_ASSIGN_OR_RETURN(const Tensor dh, WriteOutputs());
+    if (call_.wants(kX) || call_.wants(kGate) || call_.wants(kUp)) {
+      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, dh));
+      DT_RETURN_IF_ERROR(WriteInputs(dh));
+    }
+    return made_.empty() ? absl::OkStatus()
+                         : ToTokens(call_, work_.exchange, made_, kBackInBackward);
+  }
+
+ private:
+  // The gradients of down and of the weights; returns dh.
+  absl::StatusOr<Tensor> WriteOutputs() {
     DT_ASSIGN_OR_RETURN(const Tensor activated, hidden_.Activated(device_));
     DT_ASSIGN_OR_RETURN(const Tensor dy, picks_.OfTokens(work_.dy));
     DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device_, call_.operands[kDown]));
@@ -277,14 +297,9 @@ class Gradients {
       DT_RETURN_IF_ERROR(hidden_.Weigh(device_, activated));
       DT_RETURN_IF_ERROR(picks_.Contract(dy, activated, call_.gradients[kDown]));
     }
-    if (call_.wants(kX) || call_.wants(kGate) || call_.wants(kUp)) {
-      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, dh));
-      DT_RETURN_IF_ERROR(WriteInputs(dh));
-    }
-    return made_.empty() ? absl::OkStatus() : ToTokens(call_, work_.exchange, made_);
+    return dh;
   }
 
- private:
   absl::Status WriteWeights(const Tensor& dh, const Tensor& activated) {
     DT_ASSIGN_OR_RETURN(const Tensor products, Tensor::Empty(device_, dh.dtype(), dh.shape()));
     DT_RETURN_IF_ERROR(kernels::Binary(device_, kernels::BinaryOp::kMul, dh, activated, products));
@@ -322,11 +337,19 @@ class Gradients {
   std::vector<Made> made_;  // that belong to tokens
 };
 
-absl::Status ExpertMlpBackward(const GradCall& call) {
+absl::Status Backward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, &call.result_gradients[0]));
   DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
   DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, work, picks));
   return Gradients(call, work, picks, std::move(hidden)).Write();
+}
+
+// What is known on the host may not find memory there.
+absl::Status ExpertMlpForward(const OpCall& call) {
+  return NoThrow([&] { return Forward(call); });
+}
+absl::Status ExpertMlpBackward(const GradCall& call) {
+  return NoThrow([&] { return Backward(call); });
 }
 
 // Experts are a table whose entries are functions: like an Embedding, a rank computes those that it
@@ -334,7 +357,7 @@ absl::Status ExpertMlpBackward(const GradCall& call) {
 // other operands, and a rule has only one linearity for all.
 const OpDef kExpertMlpOp = {
     .name = "ExpertMlp",
-    .rule = "... i!, ... c @e, ... c, e<... f i!, e f i!, e d f -> ... d",
+    .rule = "... i!, ... c @e, ... c, e<... f i!, e<... f i!, e<... d f -> ... d",
     .operand_types = {TypeSet::Floats(), TypeSet::Integers(), TypeSet::Floats(), TypeSet::Floats(),
                       TypeSet::Floats(), TypeSet::Floats()},
     .check = ExpertMlpCheck,

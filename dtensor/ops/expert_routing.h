@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
@@ -17,15 +15,14 @@ namespace dtensor::internal {
 // The experts that each of some tokens picks. On meta, which has no ids, each expert is picked as
 // often as any other.
 struct PickedExperts {
-  int64_t tokens = 0, choices = 0;  // choices: of each token
-  std::vector<int64_t> ids;         // [tokens, choices]; empty on meta
-  // On meta: the number of choices among which those of this rank's experts are.
+  int64_t choices = 0;       // of each token
+  std::vector<int64_t> ids;  // [tokens, choices]; empty on meta
+  // On meta: the choices of all tokens of which this rank's experts have their share.
   int64_t spread_over = 0;
 };
 
-// Waits for the values of `ids`, i32 or i64. Not on meta. Errors: kOutOfRange, naming it, for an id
-// outside [0, num_experts); failures.
-absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids, int64_t num_experts);
+// Waits for the values of `ids`, i32 or i64. Not on meta. Errors: failures.
+absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids);
 
 // The picks, pairs of a token and an expert of this rank, by expert; an expert's are in the order
 // of the tokens. Pick p is choice j of token t.

@@ -14,6 +14,7 @@
 #ifndef DTENSOR_OPS_OPS_H_
 #define DTENSOR_OPS_OPS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -159,6 +160,7 @@ TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end);
 // Cuts x into parts of these sizes, as views. The sizes are >= 0 and add up to the dimension.
 absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, int dim,
                                                            absl::Span<const int64_t> sizes);
+inline constexpr size_t kMostJoined = 32;
 // Joins 1 to 32 tensors of one type, which have equal sizes in all dimensions but `dim`.
 TensorOr Concat(absl::Span<const TensorOr> tensors, int dim);
 // Joins 1 to 32 tensors of one type and shape along a new dimension, number `dim` of the result.

@@ -35,6 +35,13 @@ std::vector<Refusal> Refusals() {
     DT_ASSIGN_OR_RETURN(auto results, TopK(x, k));
     return results[0];
   };
+  // Of 5 experts with 2 hidden features and 3 others.
+  const auto experts = [](const Maker& m, const std::vector<int64_t>& x,
+                          const std::vector<int64_t>& ids, DType of_experts) {
+    return ExpertMlp(m.Zeros(x), m.Zeros(ids, DType::kI64), m.Zeros(ids),
+                     m.Zeros({5, 2, 3}, of_experts), m.Zeros({5, 2, 3}, of_experts),
+                     m.Zeros({5, 3, 2}, of_experts));
+  };
   return {
       {"too many parts",
        [split](auto& m) {
@@ -290,6 +297,32 @@ std::vector<Refusal> Refusals() {
       {"the largest of nothing",
        [top](auto&) { return top(DistributedTensor(), 0); },
        {"TopK", "undefined"}},
+      {"experts of a scalar",
+       [experts](auto& m) { return experts(m, {}, {2}, DType::kF32); },
+       {"ExpertMlp", "at least one dimension", "Reshape"}},
+      {"ids of a scalar",
+       [experts](auto& m) { return experts(m, {3}, {}, DType::kF32); },
+       {"ExpertMlp", "at least one dimension", "Reshape"}},
+      {"experts of other tokens",
+       [experts](auto& m) {
+         return experts(m, {4, 3}, {5, 2}, DType::kF32);
+       },
+       {"ExpertMlp", "[4, 3] f32", "[5, 2] i64", "the same tokens"}},
+      {"one token for all experts",
+       [experts](auto& m) {
+         return experts(m, {1, 3}, {5, 2}, DType::kF32);
+       },
+       {"ExpertMlp", "the same tokens"}},
+      {"experts of another type",
+       [experts](auto& m) {
+         return experts(m, {4, 3}, {4, 2}, DType::kBF16);
+       },
+       {"ExpertMlp", "unlike types", "bf16", "Cast"}},
+      {"tokens of other features",
+       [experts](auto& m) {
+         return experts(m, {4, 2}, {4, 2}, DType::kF32);
+       },
+       {"ExpertMlp", "'i'"}},
       {"softmax of a scalar", [](auto& m) { return Softmax(m.Zeros({})); }, {"Softmax"}},
       {"softmax of integers",
        [](auto& m) { return LogSoftmax(m.I64({1}, {1})); },

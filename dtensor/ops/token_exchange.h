@@ -21,29 +21,32 @@
 
 namespace dtensor::internal {
 
-// A row matrix on each side.
+// Rows [rows, n] on both sides, of one type.
 struct SentRows {
   Tensor from, to;
 };
 
 class TokenExchange {
  public:
-  // Gathers the ids of the group. `tokens`, `experts`: the operands of the call that are
-  // [tokens..., features] and [experts, ...]. `ids`: this rank's, [tokens..., choices]. Errors:
-  // those of ReadIds; failures.
+  // Gathers the ids of the group. The call's rule has a letter e that is reached. `tokens`,
+  // `experts`: the operands of the call that are [tokens..., features] and [experts, ...]. `ids`:
+  // this rank's, [tokens..., choices]. Errors: kOutOfRange for an id of no expert, naming it, its
+  // place and its rank; failures.
   static absl::StatusOr<TokenExchange> Create(const RankCall& call, int tokens, int experts,
                                               const Tensor& ids);
 
-  // Whether there is a group. If not, rows that are sent are the tokens themselves.
+  // Whether this rank is the only one of its group. Then nothing is sent: the tokens at the experts
+  // are this rank's own.
   bool is_alone() const { return ranks_.size() <= 1; }
-  int64_t num_sent() const { return SumOf(sends_); }
-  int64_t num_received() const { return SumOf(receives_); }
-  const Tensor& sent() const { return sent_; }  // [num_sent] i64: the token of each row sent
-  // What the tokens of the received rows pick.
-  const PickedExperts& received() const { return received_; }
+  // What the tokens at this rank's experts pick.
+  const PickedExperts& picked() const { return picked_; }
 
-  // Sends rows [num_sent, n] of one type to the experts, which get them as rows [num_received, n].
-  // `number` tells the exchanges of one call apart. Collective over the group. Errors: failures.
+  // --- Requires: !is_alone().
+  int64_t num_sent() const { return SumOf(rows_[me_]); }
+  int64_t num_received() const;
+  const Tensor& sent() const { return sent_; }  // [num_sent] i64: the token of each row sent
+  // Sends rows [num_sent, n] to the experts, which get them as rows [num_received, n]. `number`
+  // tells the exchanges of one call apart. Collective over the group. Errors: failures.
   absl::Status ToExperts(absl::Span<const SentRows> rows, int number) const {
     return Move(rows, /*back=*/false, number);
   }
@@ -54,24 +57,25 @@ class TokenExchange {
 
  private:
   class Boxes;
-  TokenExchange(const RankCall& call, AxisList axes);
+  TokenExchange(const RankCall& call, int experts);
   static int64_t SumOf(absl::Span<const int64_t> rows);
-  absl::Status CountOnMeta();
-  absl::Status Count(int experts, absl::Span<const int64_t> ids);
-  absl::Status Finish(absl::Span<const int64_t> sent);
+  absl::Status CheckIds(absl::Span<const int64_t> ids) const;
+  void CountOnMeta();
+  void Count(absl::Span<const int64_t> ids, std::vector<int64_t>& sent);
   absl::Status Move(absl::Span<const SentRows> rows, bool back, int number) const;
 
   const RankCall* call_;
   AxisList axes_;
-  std::vector<int> ranks_;       // of the world, in the order of DeviceMesh::Group
-  int me_ = 0;                   // this rank's place among them
-  std::vector<int64_t> tokens_;  // of each rank
-  int64_t most_ = 0;             // tokens of any rank
+  std::vector<int> ranks_;         // of the world, in the order of DeviceMesh::Group
+  size_t me_ = 0;                  // this rank's place among them
+  std::vector<int64_t> tokens_;    // of each rank
+  int64_t most_tokens_ = 0;        // of any rank
+  std::vector<IndexSet> experts_;  // of each rank
+  int64_t num_experts_ = 0;
   // Rows that rank [from] of the group sends to rank [to].
   std::vector<std::vector<int64_t>> rows_;
-  std::vector<int64_t> sends_, receives_;  // of this rank, to and from each
   Tensor sent_;
-  PickedExperts received_;
+  PickedExperts picked_;
 };
 
 }  // namespace dtensor::internal

@@ -110,10 +110,26 @@ TEST(OpRuleText, ParsesWhatBoundRulesPrint) {
 }
 
 TEST(OpRuleText, RefusesWhatItCannotRead) {
-  for (const char* text : {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a",
-                           "a:most -> a", "a$ -> a", "(a @v) -> a", "@v @w -> v", "( ) -> ",
-                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t", "<... -> a",
-                           "a<b, b -> b", "a<...< -> a", "a<... a~b, b -> b"}) {
+  for (const char* text : {"a b",
+                           "a -> b -> c",
+                           "(a -> a",
+                           "a) -> a",
+                           "a ... -> a",
+                           "! -> a",
+                           "a:most -> a",
+                           "a$ -> a",
+                           "(a @v) -> a",
+                           "@v @w -> v",
+                           "( ) -> ",
+                           "(() a) -> a",
+                           "a~a -> a",
+                           "s r, t~s, t~r -> s",
+                           "t~ -> t",
+                           "<... -> a",
+                           "a<b, b -> b",
+                           "a<...< -> a",
+                           "a<... a~b, b -> b",
+                           "a<... b<... -> a"}) {
     EXPECT_THAT(OpRule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
         << text;
   }

@@ -34,8 +34,13 @@ class RuleParser {
   }
 
  private:
-  // A letter cannot be streamed past one that is itself streamed, nor be both streamed and reached.
+  // A letter cannot be streamed past one that is itself streamed, nor be both streamed and reached;
+  // and one letter is reached at most: an axis could split two of them.
   absl::Status CheckPairs() const {
+    const auto is_reached = [](const RuleLetter& letter) { return letter.reached; };
+    if (std::count_if(rule_.letters_.begin(), rule_.letters_.end(), is_reached) > 1) {
+      return Error("sends '...' to two letters");
+    }
     for (const RuleLetter& letter : rule_.letters_) {
       if (letter.past < 0) continue;
       if (letter.reached) {

@@ -77,7 +77,8 @@ struct TensorImpl {
   std::unique_ptr<Unsettled> unsettled;  // may be null
 
   Edge edge;  // of a tensor that an operator or a redistribution made
-  // The operator without a backward at which recording stopped on the way to this tensor. Set if
+  // The operator without a backward at which recording stopped on the way to this tensor, or, of a
+  // tensor that is not of floats, the one that made it. Set if
   // the tensor has no edge, or if loses_gradient.
   const OpDef* stopped_by = nullptr;
   bool loses_gradient = false;  // it made floats of floats: a gradient would be lost silently

@@ -55,7 +55,7 @@ once() {
 }
 export TEXTS=""
 once '["dp"=2, "tp"=4] has 8 ranks, and 4 processes were started; start 8' 4 --mesh=dp=2,tp=4
-once "axis 'ep'" 4 --mesh=ep=4
+once "axis 'xp'" 4 --mesh=xp=4
 once 'there is no flag --colour' 2 --colour=red
 once 'there is no "tpp"' 2 --mesh=tp=2 --plan=tpp
 once '--report: cannot write' 2 --mesh=tp=2 --report=/nowhere/report.json

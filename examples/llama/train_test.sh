@@ -21,7 +21,8 @@ refuses() {
   fi
 }
 
-refuses "the axes are dp, cp, pp and tp" "${small[@]}" --mesh=ep=2
+refuses "the axes are dp, ep, cp, pp and tp" "${small[@]}" --mesh=xp=2
+refuses "the model has none" "${small[@]}" --mesh=ep=2
 refuses "the model has 1 blocks" "${small[@]}" --mesh=pp=2
 refuses "--micro-batches: 3 do not divide" --seq=16 --text="$text" --batch=8 --micro-batches=3
 refuses "2 sequences of each of --micro-batches" --seq=16 --text="$text" --batch=8 --micro-batches=4 --mesh=dp=4
@@ -32,7 +33,7 @@ refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
 refuses "tp" "${small[@]}" --mesh=tp=0
 refuses '--plan: preset "fspdd+tp": there is no "fspdd"; did you mean fsdp?' "${small[@]}" --plan=fspdd+tp
-refuses "zero1, zero2, fsdp, hsdp, cp, pp, tp, sp, none" "${small[@]}" --plan=best
+refuses "zero1, zero2, fsdp, hsdp, ep, cp, pp, tp, sp, none" "${small[@]}" --plan=best
 refuses "--plan: preset \"tp\": tp wants an axis tp" "${small[@]}" --mesh=dp=2 --plan=tp
 refuses '--mesh: preset "tp+sp": 4 key/value heads cannot be split over the 8 ranks of "tp"' "${small[@]}" --mesh=tp=8
 refuses "nowhere.plan" "${small[@]}" --plan=nowhere.plan
@@ -65,7 +66,7 @@ for length in 1 10 20 35 100; do
   refuses "--seq: windows of" --seq=16 --text="$TEST_TMPDIR/short"
 done
 refuses "has no axis cp" "${small[@]}" --mesh=dp=2 --cp-pattern=ring
-refuses "--mesh: dp=3 does not divide the 2 sequences of --batch" "${small[@]}" --mesh=dp=3
+refuses "--mesh: the 3 ranks of dp do not divide the 2 sequences of --batch" "${small[@]}" --mesh=dp=3
 refuses "(--mesh, --seq, --allow-uneven)" "${small[@]}" --mesh=cp=3
 refuses '--mesh: ' "${small[@]}" --mesh='dp=2 tp=2'
 refuses "--report: cannot write" "${small[@]}" --report=/nowhere/report.json

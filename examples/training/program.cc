@@ -43,12 +43,13 @@ std::string DefaultText() {
 
 void DeclarePlan(CLI::App& app, ProgramFlags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--mesh", flags.mesh, "sizes of axes; presets know dp, cp, pp and tp")
+  app.add_option("--mesh", flags.mesh,
+                 "sizes of axes; presets know dp, ep (of a model with experts), cp, pp and tp")
       ->capture_default_str();
   app.add_option(
       "--plan", config.plan,
       "a file of a plan's lines (a path with a / or a .), or a preset: some of dp, zero1, "
-      "zero2, fsdp, hsdp, cp, pp, tp, sp, none, joined by + (default: the mesh's axes, as "
+      "zero2, fsdp, hsdp, ep, cp, pp, tp, sp, none, joined by + (default: the mesh's axes, as "
       "dp+tp+sp)");
   app.add_option("--recompute", config.recompute,
                  "modules that are computed again in backward, as 'model.layers.*'")

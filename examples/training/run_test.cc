@@ -188,7 +188,8 @@ TEST(Train, RefusesNumbersThatCannotBe) {
   refuses([](TrainConfig& c) { c.warmup = -1; }, "--warmup: -1");
   refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("dp=2000"); }, "1024 or fewer");
   refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("dp=3"); },
-          "--mesh: dp=3 does not divide the 4 sequences of --batch; take another dp, a --batch "
+          "--mesh: the 3 ranks of dp do not divide the 4 sequences of --batch; take another mesh, "
+          "a --batch "
           "that is a multiple of 3, or --allow-uneven");
   refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("a=2,b=3;dp=a*b"); }, "dp=6");
 }
@@ -375,7 +376,7 @@ TEST(Train, RecomputesTheModulesThatItIsTold) {
 }
 
 TEST(MakePlan, RefusesUnknownNames) {
-  EXPECT_THAT(MakePlan(Small("tp=2", "ep")).status(),
+  EXPECT_THAT(MakePlan(Small("tp=2", "xp")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean ")));
   EXPECT_THAT(MakePlan(Small("xp=2", "none")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'xp'")));

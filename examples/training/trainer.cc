@@ -65,17 +65,21 @@ absl::Status CheckMesh(const TrainConfig& config) {
                             " do not divide the ", absl::StrCat(config.batch),
                             " sequences of --batch; take a divisor of it"});
   }
-  const absl::StatusOr<AxisList> axes = config.mesh.Find("dp");
-  if (!axes.ok() || config.allow_uneven) return absl::OkStatus();
-  int64_t dp = 1;
-  for (const int axis : *axes) dp *= config.mesh.axis_size(axis);
-  if (part % dp == 0) return absl::OkStatus();
+  int64_t ranks = 1;
+  std::string axes;  // those that shard the batch
+  for (const char* const name : {"dp", "ep"}) {
+    const absl::StatusOr<AxisList> found = config.mesh.Find(name);
+    if (!found.ok()) continue;
+    absl::StrAppend(&axes, axes.empty() ? "" : " and ", name);
+    for (const int axis : *found) ranks *= config.mesh.axis_size(axis);
+  }
+  if (config.allow_uneven || part % ranks == 0) return absl::OkStatus();
   const bool is_cut = config.micro_batches > 1;
-  return InvalidArgument({"--mesh: dp=", absl::StrCat(dp), " does not divide the ",
-                          absl::StrCat(part), " sequences of ",
+  return InvalidArgument({"--mesh: the ", absl::StrCat(ranks), " ranks of ", axes,
+                          " do not divide the ", absl::StrCat(part), " sequences of ",
                           is_cut ? "each of --micro-batches" : "--batch",
-                          "; take another dp, a --batch that is a multiple of ",
-                          absl::StrCat(dp * config.micro_batches), ", or --allow-uneven"});
+                          "; take another mesh, a --batch that is a multiple of ",
+                          absl::StrCat(ranks * config.micro_batches), ", or --allow-uneven"});
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ struct TrainConfig {
   double LearningRate(int64_t step) const;
 
   // Errors: kInvalidArgument, naming the flag, for a number out of its range, a number of
-  // micro-batches that does not divide the batch, an axis "dp" that does not divide a micro-batch
+  // micro-batches that does not divide the batch, axes dp and ep that do not divide a micro-batch
   // (unless uneven shards are allowed), and more ranks than there can be threads.
   absl::Status Validate() const;
 };

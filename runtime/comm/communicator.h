@@ -83,6 +83,9 @@ class ExchangeBoxes {
   // Equal for two objects that say the same, in every process, so results derived from them can be
   // cached under it.
   virtual uint64_t digest() const = 0;
+  // False if the same will hardly be exchanged again, as where sizes follow from values: nothing
+  // that is derived from it is then cached.
+  virtual bool may_repeat() const { return true; }
 
  protected:
   ~ExchangeBoxes() = default;

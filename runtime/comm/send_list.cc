@@ -24,6 +24,7 @@ std::vector<SendBox> SendListOf(const Collective& collective, size_t parts, int 
 
 absl::Span<const SendBox> SendLists::Of(const Collective& collective, size_t parts) {
   DT_CHECK(collective.boxes != nullptr);
+  if (!collective.boxes->may_repeat()) return latest_ = SendListOf(collective, parts, rank_);
   const std::pair<uint64_t, size_t> key(collective.boxes->digest(), parts);
   if (const auto* known = lists_.Find(key); known != nullptr) return *known;
   lists_.Insert(key, SendListOf(collective, parts, rank_));

@@ -29,7 +29,8 @@ struct SendBox {
 // another. The rank itself is never a receiver. Requires: collective.boxes.
 std::vector<SendBox> SendListOf(const Collective& collective, size_t parts, int rank);
 
-// Caches the send lists of the exchanges in which `rank` took part most recently.
+// Caches the send lists of the exchanges in which `rank` took part most recently, of those that may
+// repeat.
 class SendLists {
  public:
   explicit SendLists(int rank) : rank_(rank) {}
@@ -40,6 +41,7 @@ class SendLists {
   static constexpr size_t kMostLists = 256;
   const int rank_;
   LruCache<std::pair<uint64_t, size_t>, std::vector<SendBox>> lists_{kMostLists};
+  std::vector<SendBox> latest_;  // of an exchange that does not repeat
 };
 
 }  // namespace dtensor

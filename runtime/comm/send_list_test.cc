@@ -26,8 +26,10 @@ class Ring final : public ExchangeBoxes {
     return {box};
   }
   uint64_t digest() const override { return 1; }
+  bool may_repeat() const override { return repeats; }
 
   mutable int asked = 0;
+  bool repeats = true;
 };
 
 const int kGroup[] = {2, 5, 7};
@@ -51,6 +53,17 @@ TEST(SendListTest, IsKept) {
   EXPECT_EQ(ring.asked, asked);
   EXPECT_EQ(lists.Of(collective, 1).size(), 1);
   EXPECT_GT(ring.asked, asked);
+}
+
+TEST(SendListTest, IsNotKeptOfWhatDoesNotRepeat) {
+  Ring once;
+  once.repeats = false;
+  const Collective collective = {.group = kGroup, .boxes = &once};
+  SendLists lists(5);
+  EXPECT_EQ(lists.Of(collective, 2).size(), 2);
+  const int asked = once.asked;
+  EXPECT_EQ(lists.Of(collective, 2)[0].receiver, 7);
+  EXPECT_EQ(once.asked, 2 * asked);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ TransformerConfig ConfigOf(const TrainingPlace& place) {
   TransformerConfig config = SmallTransformer();
   config.fused_projections = place.fused;
   config.tie_embeddings = place.tied;
+  config.experts = place.experts;
+  config.experts_per_token = 2;
   return config;
 }
 
@@ -52,6 +54,14 @@ std::vector<TrainingPlace> TrainingPlaces() {
   return places;
 }
 
+std::vector<TrainingPlace> MixturePlaces() {
+  std::vector<TrainingPlace> places = {{"tp=1", "none"},         {"ep=2", "ep"},
+                                       {"tp=2", "tp+sp"},        {"ep=2,tp=2", "ep+tp"},
+                                       {"dp=2,ep=2", "fsdp+ep"}, {"dp=4", "fsdp"}};
+  for (TrainingPlace& place : places) place.experts = 4;
+  return places;
+}
+
 int RanksOf(const TrainingPlace& place) { return DeviceMesh::Parse(place.mesh)->size(); }
 
 absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Create(Context& context,
@@ -59,7 +69,9 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Create(Context& contex
   DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse(place.mesh));
   std::unique_ptr<TrainingRun> run(new TrainingRun(context, ConfigOf(place), std::move(mesh)));
   run->model_.SetDType(place.dtype);
-  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan(place.plan, run->mesh_));
+  PresetOptions preset;
+  preset.transformer = run->model_.config();
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan(place.plan, run->mesh_, preset));
   DT_RETURN_IF_ERROR(plan.Apply(run->model_, context, run->mesh_, {.seed = place.seed}));
   run->parameters_ = run->model_.Parameters();
   DT_ASSIGN_OR_RETURN(run->optimizer_, MakeOptimizer(place, run->parameters_));

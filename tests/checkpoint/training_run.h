@@ -23,10 +23,13 @@ struct TrainingPlace {
   bool fused = false, tied = false, masters = false, sgd = false;
   DType dtype = DType::kF32;
   uint64_t seed = 1;  // of the weights before anything is loaded
+  int64_t experts = 0;
 };
 
 // Twelve of them: 1 to 4 ranks, all kinds of plans, fused projections in every other one.
 std::vector<TrainingPlace> TrainingPlaces();
+// Of a model with mixtures of experts.
+std::vector<TrainingPlace> MixturePlaces();
 int RanksOf(const TrainingPlace& place);
 
 // All values of a run, global, by names: of 32 bits as they are, others converted.

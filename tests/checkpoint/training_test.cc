@@ -100,15 +100,14 @@ double Farthest(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // Each saves, and some load: itself and two others. All pairs with DTENSOR_ALL_PAIRS.
-TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
-  const std::vector<TrainingPlace> places = TrainingPlaces();
+void ExpectEachLoadsWhatEachSaved(const std::vector<TrainingPlace>& places,
+                                  const std::string& state) {
   const bool all_pairs = std::getenv("DTENSOR_ALL_PAIRS") != nullptr;
   for (size_t i = 0; i < places.size(); ++i) {
     const TrainingPlace& from = places[i];
     MemoryFiles files;
     DT_ASSERT_OK_AND_ASSIGN(const Seen saved, Save(from, files, 2, 2));
-    ASSERT_THAT(saved.values,
-                Contains(Key("optimizer/exp_avg_sq/model.layers.1.self_attn.k_proj.weight")));
+    ASSERT_THAT(saved.values, Contains(Key(state)));
     for (size_t j = 0; j < places.size(); ++j) {
       const size_t distance = (j + places.size() - i) % places.size();
       if (!all_pairs && distance != 0 && distance != 1 && distance != 5) continue;
@@ -121,6 +120,16 @@ TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
       EXPECT_TRUE(!same || loaded.losses == saved.losses) << what;
     }
   }
+}
+
+TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
+  ExpectEachLoadsWhatEachSaved(TrainingPlaces(),
+                               "optimizer/exp_avg_sq/model.layers.1.self_attn.k_proj.weight");
+}
+
+TEST(Training, EachLoadsTheExpertsThatEachSaved) {
+  ExpectEachLoadsWhatEachSaved(
+      MixturePlaces(), "optimizer/exp_avg_sq/model.layers.1.mlp.experts.3.down_proj.weight");
 }
 
 TEST(Training, TheModelIsWrittenOnceAndEvenly) {

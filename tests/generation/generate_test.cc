@@ -45,6 +45,11 @@ TransformerConfig Qwen() {
   config.rope_scaling = {.factor = 2};
   return config;
 }
+TransformerConfig Mixture() {
+  TransformerConfig config = Llama();
+  config.experts = 4, config.experts_per_token = 2, config.hidden = 24;
+  return config;
+}
 Gpt2Config Gpt() {
   Gpt2Config config;
   config.vocab = kVocab, config.positions = 14, config.dim = 18, config.layers = 2;
@@ -179,6 +184,7 @@ TEST(KvCache, GivesWhatLlamaGivesWithout) {
 TEST(KvCache, GivesWhatOthersGiveWithout) {
   ExpectAsWithout(Qwen(), {"tp=1", "tp=3"});
   ExpectAsWithout(Gpt(), {"tp=1", "tp=3", "dp=2"});
+  ExpectAsWithout(Mixture(), {"tp=1", "tp=3", "ep=2", "ep=2,tp=3", "cp=2,ep=2"});
 }
 
 TEST(KvCache, WaitsForNothingThatIsNotReady) {

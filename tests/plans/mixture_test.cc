@@ -141,6 +141,101 @@ TEST(Mixture, AddsUpWhatRanksWithTheSameTokensMake) {
   EXPECT_EQ(Difference(*outcome, Train(Config(), {})), "");
 }
 
+// Without the gathers of ids, and with results that do not come back: backward runs forward again.
+TEST(Mixture, MayKeepWhatItReceivedWhileItIsRecomputed) {
+  const ModelOutcome want = Train(Config(), {});
+  for (const bool keep : {false, true}) {
+    TestedModel tested = Tested<Transformer>(Config(), "model.layers.*");
+    tested.load = [&](Module& model, const DeviceMesh&) {
+      model.VisitModules([&](const std::string& path, Module& module) {
+        if (absl::EndsWith(path, ".mlp")) {
+          module.set_recomputes(true, {.keep_collectives = keep});
+        }
+      });
+      return absl::OkStatus();
+    };
+    const auto outcome = RunModel(tested, {.mesh = "ep=2"});
+    DT_ASSERT_OK(outcome);
+    EXPECT_EQ(Difference(*outcome, want), "") << keep;
+  }
+}
+
+TEST(Mixture, TrainsInHalfPrecision) {
+  const ModelRun run = {.dtype = DType::kBF16};
+  const ModelOutcome want = Train(Config(), run);
+  for (const char* const mesh : {"ep=2", "tp=2"}) {
+    ModelRun there = run;
+    there.mesh = mesh;
+    // A pick may differ where two probabilities are as near as roundings of 16 bits.
+    EXPECT_EQ(Difference(Train(Config(), there), want, {.error = 0.1, .of_weights = 0.1}), "")
+        << mesh;
+  }
+}
+
+// A simulation has no ids: it takes experts to be picked evenly, which they are here.
+TEST(Mixture, IsSimulatedAsItRuns) {
+  TransformerConfig config = Config();
+  config.experts_per_token = 4;  // all of them
+  const auto traffic = [&](Context& context) -> absl::StatusOr<TrafficTable> {
+    const DeviceMesh mesh = *DeviceMesh::Parse("ep=2,tp=2");
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, mesh).status());
+    const std::vector<int64_t> ids(4 * 8, 1);
+    const TensorOr logits =
+        model(Distribute<int64_t>(context, Layout::Replicated(mesh, 2), {4, 8}, ids));
+    DT_RETURN_IF_ERROR(Backward(Sum(logits, {0, 1, 2})));
+    DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
+    return context.communicator().traffic();
+  };
+  TrafficTable real, simulated;
+  DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const TrafficTable mine, traffic(context));
+    if (context.rank() == 0) real = mine;
+    return absl::OkStatus();
+  }));
+  DT_EXPECT_OK(Simulate(0, 4, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(simulated, traffic(context));
+    return absl::OkStatus();
+  }));
+  EXPECT_TRUE(real == simulated);
+  for (const auto& [key, of_real] : real) {
+    EXPECT_EQ(simulated[key].bytes, of_real.bytes) << key.first << " " << ToString(key.second);
+    EXPECT_EQ(simulated[key].calls, of_real.calls) << key.first << " " << ToString(key.second);
+  }
+}
+
+// --- An id of no expert, on one rank alone.
+
+TEST(Mixture, AnIdOfNoExpertEndsTheWorldOnAllRanks) {
+  for (const int64_t bad : {int64_t{-1}, int64_t{3}, int64_t{1} << 40}) {
+    std::vector<absl::Status> seen(4);
+    const absl::Status status = RunRanks(4, [&](Context& context) -> absl::Status {
+      const DeviceMesh mesh = *DeviceMesh::Parse("dp=2,ep=2");
+      const Layout tokens = *Layout::Parse(mesh, "[dp,ep] []"),
+                   experts = *Layout::Parse(mesh, "[ep] [] []");
+      std::vector<int64_t> ids = {0, 1, 2, 0, 1, 2, 0, 1};
+      ids[5] = bad;  // choice 1 of token 0 of rank 2
+      const TensorOr y = ExpertMlp(Full(context, tokens, {4, 3}, DType::kF32, 1),
+                                   Distribute<int64_t>(context, tokens, {4, 2}, ids),
+                                   Full(context, tokens, {4, 2}, DType::kF32, 1),
+                                   Full(context, experts, {3, 2, 3}, DType::kF32, 1),
+                                   Full(context, experts, {3, 2, 3}, DType::kF32, 1),
+                                   Full(context, experts, {3, 3, 2}, DType::kF32, 1));
+      absl::Status mine = y.status();
+      if (mine.ok()) mine = ToGlobal<float>(*y).status();
+      seen[context.rank()] = mine;
+      return mine;
+    });
+    for (const absl::Status& mine : seen) {
+      EXPECT_THAT(mine, StatusIs(absl::StatusCode::kOutOfRange,
+                                 HasSubstr(absl::StrCat("expert ", bad,
+                                                        ", choice 1 of token 0 of "
+                                                        "rank 2, is outside [0, 3)"))));
+    }
+    EXPECT_FALSE(status.ok());
+  }
+}
+
 // --- Checkpoints.
 
 // Each tensor of `state` by its values.

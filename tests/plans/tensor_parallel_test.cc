@@ -119,7 +119,7 @@ TEST(PlanTensorParallel, TakesAxesOfOtherNames) {
 }
 
 TEST(PlanTensorParallel, SplitsNothingWithoutAnAxis) {
-  const auto none = PlanTensorParallel(SmallTransformer(), *DeviceMesh::Parse("ep=2"));
+  const auto none = PlanTensorParallel(SmallTransformer(), *DeviceMesh::Parse("xp=2"));
   DT_ASSERT_OK(none);
   EXPECT_TRUE(none->plan.lines().empty());
 }

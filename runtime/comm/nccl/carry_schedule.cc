@@ -178,6 +178,9 @@ CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t>
 
 const CarrySchedule& CarrySchedules::Of(const Collective& collective,
                                         absl::Span<const int64_t> sizes) {
+  if (!collective.boxes->may_repeat()) {
+    return latest_ = ScheduleOf(collective, sizes, rank_, round_bytes_);
+  }
   Key key(collective.boxes->digest(), {sizes.begin(), sizes.end()});
   key.second.push_back(collective.native ? static_cast<int64_t>(collective.kind) : -1);
   key.second.push_back(collective.sums_in_any_order ? 1 : 0);

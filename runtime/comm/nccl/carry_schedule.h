@@ -75,6 +75,7 @@ class CarrySchedules {
   const int rank_;
   const int64_t round_bytes_;
   LruCache<Key, CarrySchedule> schedules_{kMostSchedules};
+  CarrySchedule latest_;  // of an exchange that does not repeat
 };
 
 }  // namespace dtensor

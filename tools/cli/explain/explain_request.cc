@@ -99,7 +99,7 @@ absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string
 
 ExplainFlags WithUsualSizes(ExplainFlags flags, const DeviceMesh& mesh, const std::string& config) {
   constexpr int64_t kUsual = 4096;
-  if (!flags.batch) flags.batch = SizeOfGroup(mesh, "dp");
+  if (!flags.batch) flags.batch = SizeOfGroup(mesh, "dp") * SizeOfGroup(mesh, "ep");
   const int64_t positions = PositionsOf(config);
   if (!flags.sequence) flags.sequence = positions > 0 ? std::min(positions, kUsual) : kUsual;
   return flags;
