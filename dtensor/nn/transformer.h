@@ -59,7 +59,7 @@ struct TransformerConfig {
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
   // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token
   // passes `experts_per_token`. normalize_experts: their weights are divided by their sum.
-  int64_t experts = 0, experts_per_token = 0;
+  int64_t experts = 0, experts_per_token = 2;
   bool normalize_experts = true;
   bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen3-MoE's
   // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.

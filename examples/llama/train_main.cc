@@ -18,6 +18,12 @@ void DeclareModel(CLI::App& app, ProgramFlags& flags) {
   app.add_option("--kv-heads", config.model.kv_heads, "key and value heads")->capture_default_str();
   app.add_option("--hidden", config.model.hidden, "features of the MLP (0: 8/3 dim)")
       ->capture_default_str();
+  app.add_option("--experts", config.model.experts,
+                 "MLPs of --hidden features in each layer, of which a token passes some; 0: one")
+      ->capture_default_str();
+  app.add_option("--experts-per-token", config.model.experts_per_token,
+                 "how many it passes; a mesh may have the axis ep")
+      ->capture_default_str();
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
 }

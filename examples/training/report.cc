@@ -154,6 +154,8 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
                                             {"heads", text(model.heads)},
                                             {"kv_heads", text(model.kv_heads)},
                                             {"hidden", text(model.mlp_hidden())},
+                                            {"experts", text(model.experts)},
+                                            {"experts_per_token", text(model.experts_per_token)},
                                             {"rope_theta", ExactText(model.rope_theta)},
                                             {"norm_eps", ExactText(model.norm_eps)},
                                             {"batch", text(config.batch)},

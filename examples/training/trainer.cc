@@ -38,7 +38,8 @@ absl::Status CheckRanges(const TrainConfig& config) {
   for (const Range& range :
        {Range{"--dim", model.dim, 1, 1 << 16}, Range{"--layers", model.layers, 1, 10'000},
         Range{"--heads", model.heads, 1, 1 << 16}, Range{"--kv-heads", model.kv_heads, 1, 1 << 16},
-        Range{"--hidden", model.hidden, 0, 1 << 18}, Range{"--batch", config.batch, 1, 1 << 30},
+        Range{"--hidden", model.hidden, 0, 1 << 18}, Range{"--experts", model.experts, 0, 4096},
+        Range{"--batch", config.batch, 1, 1 << 30},
         Range{"--micro-batches", config.micro_batches, 1, config.batch},
         Range{"--seq", config.sequence, 1, 1 << 30},
         Range{"--steps", config.steps, 1, 1'000'000'000},
