@@ -19,11 +19,21 @@
 //   plan.Add({"model.layers.*.mlp.experts", ExpertParallel("ep", Shard(0))});
 //
 // ExpertTensorParallel: all ranks have the same work, in narrower products. The module's result is
-// a Partial sum.
+// a Partial sum. Under sequence parallelism each block has three all-gathers for its experts: of
+// the tokens, of the ids and of the weights.
 //
-// With t tokens on each of n ranks that pick k experts each, a rank receives at most t k (n - 1) /
-// n rows of tokens, and as many of results, if tokens are sent; t (n - 1) rows of each if they are
-// gathered. Backward moves the tokens once more.
+// What ExpertParallel moves, with t tokens on each of n ranks, and k picks of each token:
+//
+//   * Tokens that are sent: a token goes to at most min(k, n) ranks. If experts are picked evenly,
+//     a rank receives at most t min(k, n) (n - 1) / n rows of tokens from others, and as many of
+//     results. In the worst case, if all tokens pick its experts, it receives t (n - 1) rows of
+//     tokens, for which it needs memory. The weights go with the tokens.
+//   * Tokens that are gathered (`in` R): t (n - 1) rows of tokens, and as many of results. The
+//     weights are gathered, too.
+//   * In both cases the ids of all ranks are gathered besides.
+//
+// Where tokens are sent, backward gathers the ids and sends the tokens again, together with the
+// results' gradients, and the tokens' gradients come back.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPERT_PARALLEL_H_
 #define DTENSOR_PARALLEL_PLANS_EXPERT_PARALLEL_H_
 

@@ -21,9 +21,11 @@
 // At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
 // mention still shards the batch if it is called dp, batch and experts if it is called ep, the
 // sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are
-// the same plan on a mesh that has both axes. If tp is a group of tp_kv and tp_rep, as
-// PlanTensorParallel makes it for a Transformer, key and value heads are sharded over the first and
-// replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
+// the same plan on a mesh that has both axes. Over ep, which may be a group as in
+// "a=2,b=2;ep=a*b", all parameters but the experts are replicated. If tp is a group of tp_kv and
+// tp_rep, as PlanTensorParallel makes it for a Transformer, key and value heads are sharded over
+// the first and replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value
+// heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -68,10 +70,10 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 // Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
 // nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
 // an axis that is not dp, ep, cp, pp or tp and not in a group of such a name; ep for a model
-// without experts; with pp, a group of this
-// name, more stages than blocks, or a number of blocks that is not known; a context pattern that is
-// unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
-// than tp ranks if these can share them, with the mesh on which they do.
+// without experts; with pp, a group of this name, more stages than blocks, or a number of blocks
+// that is not known; a context pattern that is unknown or does not fit the axes; an unknown model
+// type, with the list; fewer key/value heads than tp ranks if these can share them, with the mesh
+// on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,
                                         const PresetOptions& options = {});
 

@@ -4,11 +4,10 @@
 //   DT_ASSIGN_OR_RETURN(mesh, ApplyTensorParallel(model, context, mesh, {.seed = 1}));
 //   DT_ASSIGN_OR_RETURN(auto ids, Distribute<int32_t>(context, mesh, placements, shape, values));
 //
-// On the axis tp these are sharded: the heads of attention, the MLP's hidden features, the rows of
-// the embedding and the classes of the head (any number of them: 50257 too), the hidden features of
-// a mixture's experts, and, between blocks,
-// the sequence. The embedding's sum is reduce-scattered to the sequence. All of these can be
-// combined: a tied embedding and head with sequence parallelism, too.
+// On the axis tp these are sharded: the heads of attention, the hidden features of the MLP or of a
+// mixture's experts, the rows of the embedding and the classes of the head (any number of them:
+// 50257 too), and, between blocks, the sequence. The embedding's sum is reduce-scattered to the
+// sequence. All of these can be combined: a tied embedding and head with sequence parallelism, too.
 #ifndef DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
 #define DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
 

@@ -24,7 +24,9 @@ ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value = {});
 
 // The same for a Transformer with mixtures of experts: over `axis` the hidden features of each
-// expert are sharded. The router works on the tokens as they are sharded.
+// expert are sharded. The router's weight is replicated; it works on each rank's tokens. With
+// `sequence_parallel` forward has 4 all-gathers per block: what the router has picked, ids and
+// weights, is gathered as well as the tokens.
 ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
                                        const KeyValueAxes& key_value = {});
 
@@ -45,8 +47,8 @@ inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
 inline constexpr char kTransformerExperts[] = "model.layers.*.{mlp,block_sparse_moe}.experts";
 
 // Shards the batch over `axis`, and within the modules at path `experts` the experts
-// (expert_parallel.h). To combine it with a plan from above, add its lines to that plan; `axis`
-// must be another axis.
+// (expert_parallel.h). All other parameters are replicated over it. To combine it with a plan from
+// above, add its lines to that plan; `axis` must be another axis.
 ParallelPlan ExpertParallelPlan(const std::string& axis,
                                 const std::string& experts = kTransformerExperts);
 

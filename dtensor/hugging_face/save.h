@@ -32,7 +32,7 @@ struct SaveHuggingFaceOptions {
 // Saves every parameter and buffer under the names that checkpoints use (state_dict.h), and those
 // with several paths under the first only, as Hugging Face does. One tensor after the other is
 // gathered on the first rank of the model's mesh, which writes it and frees it: no rank holds more
-// than one whole tensor.
+// than one whole tensor. The stacked matrices of a mixture's experts (mixture.h) count as one.
 //
 // The folder appears, or is replaced, as a whole (runtime/io/atomic_folder.h): if the process or
 // the machine goes down at any time, there is either the old model or the new one with all its

@@ -26,7 +26,8 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct MixtureConfig {
-  int64_t dim = 0, hidden = 0;
+  int64_t dim = 0;                             // features of a token
+  int64_t hidden = 0;                          // features of each expert between its products
   int64_t experts = 0, experts_per_token = 0;  // experts_per_token <= experts
   bool normalize = true;
   double stddev = 0.02, down_stddev = 0.02;  // of first values; down_stddev: of down_proj
@@ -47,6 +48,8 @@ class ExpertsLayer : public Module {
   ParameterPtr gate_, up_, down_;
 };
 
+// The router and its experts: x [..., dim] -> [..., dim]. Requires: sizes >= 1, experts_per_token
+// <= experts.
 class MixtureOfExperts : public Module {
  public:
   explicit MixtureOfExperts(const MixtureConfig& config);

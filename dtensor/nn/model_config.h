@@ -21,9 +21,9 @@ namespace DTENSOR_EXPORT dtensor {
 
 // Creates the model that "model_type" names, without memory:
 //
-//   bert                    BertModel: ids and token types [batch, sequence] -> hidden states and
-//                           the pooled one
-//   gpt2                    Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
+//   bert                      BertModel: ids and token types [batch, sequence] -> hidden states
+//                             and the pooled one
+//   gpt2                      Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
 //   llama, mistral, mixtral,  Transformer: the same
 //   qwen2, qwen3, qwen3_moe
 //

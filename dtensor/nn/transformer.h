@@ -70,9 +70,10 @@ struct TransformerConfig {
   // JSON object, for members that are not numbers in range, and, by name, for what the model does
   // not implement: another hidden_act, dropout, noise in the router, a mixture in some layers only,
   // rotary embeddings with a scaling other than "linear" or "llama3", quantized weights. Members
-  // that do not affect results are ignored. The list layer_types is ignored, too: which layers have
-  // windows follows from sliding_window, use_sliding_window and max_window_layers, from which
-  // Hugging Face derives the list.
+  // that do not affect results are ignored. Balancing losses (router_aux_loss_coef) are not
+  // computed. The list layer_types is ignored, too: which layers have windows follows from
+  // sliding_window, use_sliding_window and max_window_layers, from which Hugging Face derives the
+  // list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }

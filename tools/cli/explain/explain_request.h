@@ -35,7 +35,7 @@ struct ExplainRequest {
 // beginning with the flag and naming the remedy.
 absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags);
 // The same, but --batch and --seq may be missing: the defaults are one sequence for each rank of
-// dp, and 4096 tokens, or as many as the model has positions for.
+// dp and ep, and 4096 tokens, or as many as the model has positions for.
 absl::StatusOr<ExplainRequest> ParseModel(const ExplainFlags& flags);
 
 }  // namespace dtensor::cli
