@@ -35,6 +35,12 @@ std::vector<Refusal> Refusals() {
     DT_ASSIGN_OR_RETURN(auto results, TopK(x, k));
     return results[0];
   };
+  // Of 7 experts, with 4 features in and out and 5 between.
+  using Shape = std::vector<int64_t>;
+  const auto experts = [](auto& m, Shape x, Shape ids, Shape weights) {
+    return ExpertMlp(m.Zeros(x), m.Zeros(ids, DType::kI64), m.Zeros(weights), m.Zeros({7, 5, 4}),
+                     m.Zeros({7, 5, 4}), m.Zeros({7, 4, 5}));
+  };
   return {
       {"too many parts",
        [split](auto& m) {
@@ -299,6 +305,22 @@ std::vector<Refusal> Refusals() {
          return LayerNorm(m.Zeros({2, 3}), m.Zeros({3}), m.Zeros({2}), 0);
        },
        {"LayerNorm", "[2, 3], [3], [2]"}},
+      {"a token without features",
+       [experts](auto& m) { return experts(m, {}, {2}, {2}); },
+       {"ExpertMlp", "[tokens..., features]", "Reshape or Expand"}},
+      {"choices without a dimension",
+       [experts](auto& m) { return experts(m, {4}, {}, {}); },
+       {"ExpertMlp", "[tokens..., choices]"}},
+      {"weights of fewer tokens",
+       [experts](auto& m) {
+         return experts(m, {3, 4}, {3, 2}, {1, 2});
+       },
+       {"ExpertMlp", "with the same tokens"}},
+      {"other features",
+       [experts](auto& m) {
+         return experts(m, {3, 5}, {3, 2}, {3, 2});
+       },
+       {"ExpertMlp", "[3, 5]", "'i'"}},
       {"passed on",
        [](auto& m) {
          return Silu(MatMul(m.Zeros({2, 3}), m.Zeros({4, 2})));
