@@ -110,7 +110,8 @@ TEST(OpRuleText, ParsesWhatBoundRulesPrint) {
 TEST(OpRuleText, RefusesWhatItCannotRead) {
   for (const char* text : {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a",
                            "a:most -> a", "a$ -> a", "(a @v) -> a", "@v @w -> v", "( ) -> ",
-                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t"}) {
+                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t", "e<.. -> e",
+                           "... e<...<... -> e", "..., e<...~s, s -> s"}) {
     EXPECT_THAT(OpRule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
         << text;
   }
@@ -126,6 +127,9 @@ TEST(OpRuleText, RefusesChainsOfStreamedLettersAndLongTexts) {
   std::string chain = "a";
   while (chain.size() + 10 < OpRule::kMaxText) chain += "~b";
   EXPECT_THAT(OpRule::Parse(chain + " -> b"), refused("streamed itself"));
+  std::string sent = "e";
+  while (sent.size() + 10 < OpRule::kMaxText) sent += "<...";
+  EXPECT_THAT(OpRule::Parse(sent + " -> b"), refused("strange letter"));
   for (int i = 0; i < 100'000; ++i) chain += "~b";
   const absl::Status status = OpRule::Parse(chain + " -> b").status();
   EXPECT_THAT(status, refused("at most 65536"));
