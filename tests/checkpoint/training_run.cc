@@ -1,5 +1,6 @@
 #include "dtensor/tests/checkpoint/training_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dtensor/nn/optim/adamw.h"
@@ -20,6 +21,8 @@ TransformerConfig ConfigOf(const TrainingPlace& place) {
   TransformerConfig config = SmallTransformer();
   config.fused_projections = place.fused;
   config.tie_embeddings = place.tied;
+  config.experts = place.experts;
+  config.experts_per_token = std::min<int64_t>(place.experts, 2);
   return config;
 }
 
@@ -59,7 +62,8 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Create(Context& contex
   DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse(place.mesh));
   std::unique_ptr<TrainingRun> run(new TrainingRun(context, ConfigOf(place), std::move(mesh)));
   run->model_.SetDType(place.dtype);
-  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan(place.plan, run->mesh_));
+  const PresetOptions preset = {.model_type = place.experts > 0 ? "qwen3_moe" : "llama"};
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan(place.plan, run->mesh_, preset));
   DT_RETURN_IF_ERROR(plan.Apply(run->model_, context, run->mesh_, {.seed = place.seed}));
   run->parameters_ = run->model_.Parameters();
   DT_ASSIGN_OR_RETURN(run->optimizer_, MakeOptimizer(place, run->parameters_));

@@ -21,6 +21,7 @@ namespace dtensor {
 struct TrainingPlace {
   std::string mesh = "tp=1", plan = "none";
   bool fused = false, tied = false, masters = false, sgd = false;
+  int64_t experts = 0;  // of a mixture in each block, of which a token picks at most two
   DType dtype = DType::kF32;
   uint64_t seed = 1;  // of the weights before anything is loaded
 };

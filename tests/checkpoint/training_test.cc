@@ -123,6 +123,32 @@ TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
   }
 }
 
+// Experts are saved one by one; one alone has a dimension less than the model's stack of it.
+TEST(Training, AMixtureLoadsWhatWasSavedElsewhere) {
+  const auto expect_loads = [](const TrainingPlace& from, const TrainingPlace& to) {
+    const std::string what = from.mesh + " " + from.plan + " to " + to.mesh + " " + to.plan;
+    MemoryFiles files;
+    DT_ASSERT_OK_AND_ASSIGN(const Seen saved, Save(from, files, 2, 2));
+    const std::string name = "optimizer/exp_avg/model.layers.1.mlp.experts.0.down_proj.weight";
+    ASSERT_THAT(saved.values, Contains(Key(name)));
+    DT_ASSERT_OK_AND_ASSIGN(const Seen loaded, Load(to, files, 2));
+    EXPECT_EQ(FirstDifference(saved.values, loaded.values), "") << what;
+    EXPECT_LE(Farthest(loaded.losses, saved.losses), 1e-5) << what;
+  };
+  for (const int64_t experts : {1, 4}) {
+    std::vector<TrainingPlace> places = {{"tp=1", "none"},
+                                         {"tp=2", "tp+sp"},
+                                         {"dp=2", "fsdp"},
+                                         {"ep=2", "ep"},
+                                         {"dp=2,ep=2", "fsdp+ep"}};
+    if (experts == 1) places.resize(3);
+    for (TrainingPlace& place : places) place.experts = experts;
+    for (size_t i = 0; i < places.size(); ++i) {
+      expect_loads(places[i], places[(i + 1) % places.size()]);
+    }
+  }
+}
+
 TEST(Training, TheModelIsWrittenOnceAndEvenly) {
   for (TrainingPlace place : TrainingPlaces()) {
     place.tied = true;
