@@ -121,29 +121,37 @@ absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, int to
   }
   exchange.received_.choices = choices;
   exchange.received_.spread_over = SumOf(exchange.tokens_) * choices;
+  Tensor of_all = ids;
+  if (!exchange.is_alone()) {
+    DT_ASSIGN_OR_RETURN(const Tensor padded, Padded(call.device(), ids, exchange.most_));
+    DT_ASSIGN_OR_RETURN(of_all, call.GatherOver(exchange.axes_, padded));
+  }
   if (call.device().is_meta()) {
-    DT_RETURN_IF_ERROR(exchange.CountOnMeta());
+    if (!exchange.is_alone()) DT_RETURN_IF_ERROR(exchange.CountOnMeta(experts));
     return exchange;
   }
-  const int64_t num_experts = decision.operands[experts]->shape[0];
+  DT_ASSIGN_OR_RETURN(std::vector<int64_t> known,
+                      ReadIds(of_all, decision.operands[experts]->shape[0]));
   if (exchange.is_alone()) {
     exchange.received_.tokens = exchange.tokens_[0];
-    DT_ASSIGN_OR_RETURN(exchange.received_.ids, ReadIds(ids, num_experts));
+    exchange.received_.ids = std::move(known);
     return exchange;
   }
-  DT_ASSIGN_OR_RETURN(const Tensor padded, Padded(call.device(), ids, exchange.most_));
-  DT_ASSIGN_OR_RETURN(const Tensor of_all, call.GatherOver(exchange.axes_, padded));
-  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> known, ReadIds(of_all, num_experts));
   DT_RETURN_IF_ERROR(exchange.Count(experts, known));
   return exchange;
 }
 
-// As if each choice of a token were on another rank, as far as there are ranks.
-absl::Status TokenExchange::CountOnMeta() {
-  const auto size = static_cast<int64_t>(ranks_.size());
-  const int64_t copies = std::min(received_.choices, size);
+// As if a token's choices were spread over all ranks that have experts, as far as there are ranks:
+// of the choices, those of the group's experts lie in it.
+absl::Status TokenExchange::CountOnMeta(int experts) {
+  const int64_t num_experts = call_->decision.operands[experts]->shape[0];
+  int64_t held = 0;  // experts that the group has
+  for (const int rank : ranks_) held += RegionOn(*call_, experts, rank)[0].size();
+  // Rows for each rank are `part` of `whole` of the tokens.
+  const int64_t whole = std::max<int64_t>(1, static_cast<int64_t>(ranks_.size()) * num_experts);
+  const int64_t part = std::min(received_.choices * held, whole);
   for (const int64_t tokens : tokens_) {
-    rows_.emplace_back(ranks_.size(), (tokens * copies + size - 1) / size);
+    rows_.emplace_back(ranks_.size(), (tokens * part + whole - 1) / whole);
   }
   return Finish({});
 }

@@ -56,7 +56,7 @@ class TokenExchange {
   class Boxes;
   TokenExchange(const RankCall& call, AxisList axes);
   static int64_t SumOf(absl::Span<const int64_t> rows);
-  absl::Status CountOnMeta();
+  absl::Status CountOnMeta(int experts);
   absl::Status Count(int experts, absl::Span<const int64_t> ids);
   absl::Status Finish(absl::Span<const int64_t> sent);
   absl::Status Move(absl::Span<const SentRows> rows, bool back, int number) const;
