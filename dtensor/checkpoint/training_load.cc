@@ -243,7 +243,7 @@ class TrainingLoader {
     const DistributedTensor& to = found.named.parameter->tensor;
     std::vector<std::string> sources;
     for (const std::string& name : found.names()) sources.push_back(SourceOf(name, to.dtype()));
-    if (sources.size() == 1) {
+    if (found.named.parameter->parts.empty()) {
       ReadLocal(sources[0], to);  // into its own memory
       return absl::OkStatus();
     }

@@ -44,7 +44,10 @@ absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
   const auto tokens = [](const Spec& spec) {
     return absl::MakeConstSpan(spec.shape).first(spec.ndim() - 1);
   };
-  if (tokens(x) == tokens(experts) && experts.shape == weights.shape) return absl::OkStatus();
+  const bool have_tokens = x.ndim() > 0 && experts.ndim() > 0;
+  if (have_tokens && tokens(x) == tokens(experts) && experts.shape == weights.shape) {
+    return absl::OkStatus();
+  }
   return refuse(
       "x is [tokens..., features], experts and weights are [tokens..., choices], with the same "
       "tokens; Reshape or Expand them");

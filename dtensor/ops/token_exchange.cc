@@ -140,6 +140,7 @@ absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, int to
   }
   std::vector<int64_t> sent;
   if (device.is_meta()) {
+    if (exchange.is_alone()) return exchange;
     exchange.CountOnMeta();
   } else {
     DT_ASSIGN_OR_RETURN(std::vector<int64_t> known, ReadIds(of_group));

@@ -125,6 +125,9 @@ TEST(OpRuleText, RefusesWhatItCannotRead) {
                            "a~a -> a",
                            "s r, t~s, t~r -> s",
                            "t~ -> t",
+                           "e<.. -> e",
+                           "... e<...<... -> e",
+                           "..., e<...~s, s -> s",
                            "<... -> a",
                            "a<b, b -> b",
                            "a<...< -> a",
@@ -145,6 +148,9 @@ TEST(OpRuleText, RefusesChainsOfStreamedLettersAndLongTexts) {
   std::string chain = "a";
   while (chain.size() + 10 < OpRule::kMaxText) chain += "~b";
   EXPECT_THAT(OpRule::Parse(chain + " -> b"), refused("streamed itself"));
+  std::string sent = "e";
+  while (sent.size() + 10 < OpRule::kMaxText) sent += "<...";
+  EXPECT_THAT(OpRule::Parse(sent + " -> b"), refused("strange letter"));
   for (int i = 0; i < 100'000; ++i) chain += "~b";
   const absl::Status status = OpRule::Parse(chain + " -> b").status();
   EXPECT_THAT(status, refused("at most 65536"));

@@ -115,12 +115,8 @@ class RuleParser {
     const std::pair<absl::string_view, absl::string_view> streamed =
         absl::StrSplit(word, absl::MaxSplits('~', 1));
     if (!streamed.second.empty()) return ParseStreamed(streamed.first, streamed.second);
-    if (absl::ConsumeSuffix(&word, "<...")) {
-      DT_ASSIGN_OR_RETURN(const int letter, ParseLetter(word));
-      rule_.letters_[letter].reached = true;
-      return letter;
-    }
     RuleLetter letter;
+    letter.reached = absl::ConsumeSuffix(&word, "<...");
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(word, absl::MaxSplits(':', 1));
     absl::string_view name = parts.first;
@@ -147,6 +143,7 @@ class RuleParser {
     RuleLetter& known = rule_.letters_[it->second];
     known.whole |= letter.whole;
     known.merged |= letter.merged;
+    known.reached |= letter.reached;
     if (letter.reduce != ReduceOp::kSum) known.reduce = letter.reduce;
     return it->second;
   }

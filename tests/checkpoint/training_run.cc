@@ -1,5 +1,6 @@
 #include "dtensor/tests/checkpoint/training_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dtensor/nn/optim/adamw.h"
@@ -21,7 +22,7 @@ TransformerConfig ConfigOf(const TrainingPlace& place) {
   config.fused_projections = place.fused;
   config.tie_embeddings = place.tied;
   config.experts = place.experts;
-  config.experts_per_token = 2;
+  config.experts_per_token = std::min<int64_t>(place.experts, 2);
   return config;
 }
 
@@ -54,11 +55,11 @@ std::vector<TrainingPlace> TrainingPlaces() {
   return places;
 }
 
-std::vector<TrainingPlace> MixturePlaces() {
+std::vector<TrainingPlace> MixturePlaces(int64_t experts) {
   std::vector<TrainingPlace> places = {{"tp=1", "none"},         {"ep=2", "ep"},
                                        {"tp=2", "tp+sp"},        {"ep=2,tp=2", "ep+tp"},
                                        {"dp=2,ep=2", "fsdp+ep"}, {"dp=4", "fsdp"}};
-  for (TrainingPlace& place : places) place.experts = 4;
+  for (TrainingPlace& place : places) place.experts = experts;
   return places;
 }
 

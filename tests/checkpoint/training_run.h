@@ -21,15 +21,15 @@ namespace dtensor {
 struct TrainingPlace {
   std::string mesh = "tp=1", plan = "none";
   bool fused = false, tied = false, masters = false, sgd = false;
+  int64_t experts = 0;  // of a mixture in each block, of which a token picks at most two
   DType dtype = DType::kF32;
   uint64_t seed = 1;  // of the weights before anything is loaded
-  int64_t experts = 0;
 };
 
 // Twelve of them: 1 to 4 ranks, all kinds of plans, fused projections in every other one.
 std::vector<TrainingPlace> TrainingPlaces();
 // Of a model with mixtures of experts.
-std::vector<TrainingPlace> MixturePlaces();
+std::vector<TrainingPlace> MixturePlaces(int64_t experts);
 int RanksOf(const TrainingPlace& place);
 
 // All values of a run, global, by names: of 32 bits as they are, others converted.

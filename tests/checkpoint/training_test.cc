@@ -128,8 +128,16 @@ TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
 }
 
 TEST(Training, EachLoadsTheExpertsThatEachSaved) {
-  ExpectEachLoadsWhatEachSaved(
-      MixturePlaces(), "optimizer/exp_avg_sq/model.layers.1.mlp.experts.3.down_proj.weight");
+  const std::string state = "optimizer/exp_avg_sq/model.layers.1.mlp.experts.";
+  ExpectEachLoadsWhatEachSaved(MixturePlaces(4), state + "3.down_proj.weight");
+}
+
+// It is the only part of its stack, which has a dimension more.
+TEST(Training, ASingleExpertIsLoaded) {
+  const std::string state = "optimizer/exp_avg_sq/model.layers.1.mlp.experts.";
+  ExpectEachLoadsWhatEachSaved({{.mesh = "tp=2", .plan = "tp+sp", .experts = 1},
+                                {.mesh = "dp=2", .plan = "fsdp", .experts = 1}},
+                               state + "0.down_proj.weight");
 }
 
 TEST(Training, TheModelIsWrittenOnceAndEvenly) {
