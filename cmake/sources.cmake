@@ -105,6 +105,8 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/dim_units.cc
   dtensor/ops/dropout.cc
   dtensor/ops/embedding.cc
+  dtensor/ops/expert_mlp.cc
+  dtensor/ops/expert_routing.cc
   dtensor/ops/extremum.cc
   dtensor/ops/functions.cc
   dtensor/ops/matmul.cc
@@ -114,6 +116,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/rope.cc
   dtensor/ops/slice.cc
   dtensor/ops/softmax.cc
+  dtensor/ops/token_exchange.cc
   dtensor/ops/view.cc
   dtensor/redistribution/chunked_move.cc
   dtensor/redistribution/plan_executor.cc
@@ -454,6 +457,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/gpt2.cc
   dtensor/nn/kv_cache.cc
   dtensor/nn/layers.cc
+  dtensor/nn/mixture.cc
   dtensor/nn/model_config.cc
   dtensor/nn/module.cc
   dtensor/nn/module_edge.cc
@@ -470,6 +474,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/transformer_config.cc
   parallel_plans/context_parallel.cc
   parallel_plans/context_pattern.cc
+  parallel_plans/expert_parallel.cc
   parallel_plans/explain/explain.cc
   parallel_plans/explain/explain_text.cc
   parallel_plans/explain/fold_paths.cc
@@ -517,6 +522,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/gpt2.h
   dtensor/nn/kv_cache.h
   dtensor/nn/layers.h
+  dtensor/nn/mixture.h
   dtensor/nn/model_config.h
   dtensor/nn/module.h
   dtensor/nn/module_edge.h
@@ -531,6 +537,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/transformer.h
   parallel_plans/context_parallel.h
   parallel_plans/context_pattern.h
+  parallel_plans/expert_parallel.h
   parallel_plans/explain/explain.h
   parallel_plans/explain/fold_paths.h
   parallel_plans/explain/placed_modules.h
