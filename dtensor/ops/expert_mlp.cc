@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtensor/ops/batched_product.h"
-#include "dtensor/ops/expert_routing.h"
+#include "dtensor/ops/expert_picks.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/ops/token_exchange.h"
@@ -44,10 +43,7 @@ absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
   const auto tokens = [](const Spec& spec) {
     return absl::MakeConstSpan(spec.shape).first(spec.ndim() - 1);
   };
-  const bool have_tokens = x.ndim() > 0 && experts.ndim() > 0;
-  if (have_tokens && tokens(x) == tokens(experts) && experts.shape == weights.shape) {
-    return absl::OkStatus();
-  }
+  if (tokens(x) == tokens(experts) && experts.shape == weights.shape) return absl::OkStatus();
   return refuse(
       "x is [tokens..., features], experts and weights are [tokens..., choices], with the same "
       "tokens; Reshape or Expand them");
@@ -67,76 +63,9 @@ absl::StatusOr<Tensor> AsColumn(const Tensor& x) {
   return x.Reshape(shape);
 }
 
-// One rank's experts and the tokens that picked them. Below, "a row for each pick" is a tensor
-// [picks, n].
-class Picks {
- public:
-  Picks(Device& device, ExpertRouting routing) : device_(device), routing_(std::move(routing)) {}
-
-  absl::StatusOr<Tensor> Rows(const Tensor& like, int64_t n) const {
-    return Tensor::Empty(device_, like.dtype(), {routing_.picks(), n});
-  }
-  // The row of x [tokens, n] of each pick's token.
-  absl::StatusOr<Tensor> OfTokens(const Tensor& x) const { return Gather(x, routing_.tokens); }
-  // The element of x [tokens * choices, 1] of each pick.
-  absl::StatusOr<Tensor> OfChoices(const Tensor& x) const { return Gather(x, routing_.choices); }
-  // The reverse: adds up the rows of each token's picks, by ascending expert.
-  absl::Status AddToTokens(const Tensor& rows, const Tensor& x) const {
-    return Scatter(rows, routing_.tokens, x);
-  }
-  absl::Status AddToChoices(const Tensor& rows, const Tensor& x) const {
-    return Scatter(rows, routing_.choices, x);
-  }
-
-  // out = rows matrices[expert]^T, or rows matrices[expert]; added to `out` if `adds`. rows, out:
-  // a row for each pick.
-  absl::Status Multiply(const Tensor& rows, const Tensor& matrices, bool transposed,
-                        const Tensor& out, bool adds = false) const {
-    return ForEachExpert([&](int64_t e, int64_t begin, int64_t count) {
-      const Tensor matrix = At(matrices, e);
-      return MatrixProduct(device_, rows.Narrow(0, begin, count),
-                           transposed ? matrix.Transpose(0, 1) : matrix,
-                           out.Narrow(0, begin, count), adds);
-    });
-  }
-  // matrices[expert] = a^T b, a sum over the expert's picks. a, b: a row for each pick.
-  absl::Status Contract(const Tensor& a, const Tensor& b, const Tensor& matrices) const {
-    return ForEachExpert([&](int64_t e, int64_t begin, int64_t count) {
-      return MatrixProduct(device_, a.Narrow(0, begin, count).Transpose(0, 1),
-                           b.Narrow(0, begin, count), At(matrices, e));
-    });
-  }
-
- private:
-  static Tensor At(const Tensor& matrices, int64_t e) {
-    return matrices.View({matrices.size(1), matrices.size(2)},
-                         {matrices.strides()[1], matrices.strides()[2]}, e * matrices.strides()[0]);
-  }
-  template <typename Fn>
-  absl::Status ForEachExpert(Fn&& fn) const {
-    for (int64_t e = 0; e < routing_.experts(); ++e) {
-      const int64_t begin = routing_.begin[e];
-      DT_RETURN_IF_ERROR(fn(e, begin, routing_.begin[e + 1] - begin));
-    }
-    return absl::OkStatus();
-  }
-  absl::StatusOr<Tensor> Gather(const Tensor& x, const Tensor& at) const {
-    DT_ASSIGN_OR_RETURN(Tensor out, Rows(x, x.size(1)));
-    DT_RETURN_IF_ERROR(
-        kernels::Embedding(device_, at, x, IndexSet::Interval(0, x.size(0)), x.size(0), out));
-    return out;
-  }
-  absl::Status Scatter(const Tensor& rows, const Tensor& at, const Tensor& x) const {
-    return kernels::EmbeddingGrad(device_, at, rows, IndexSet::Interval(0, x.size(0)), x);
-  }
-
-  Device& device_;
-  ExpertRouting routing_;
-};
-
 // The tokens that this rank's experts work on, one row each: this rank's own, or those that it was
 // sent.
-struct Work {
+struct AtExperts {
   TokenExchange exchange;
   Tensor x, weights, dy;  // dy: in backward
 };
@@ -157,37 +86,37 @@ absl::StatusOr<SentRows> Outgoing(const RankCall& call, const TokenExchange& exc
 
 // Brings the tokens to the experts. `dy`: null in forward.
 template <typename Call>
-absl::StatusOr<Work> ToExperts(const Call& call, const Tensor* dy) {
+absl::StatusOr<AtExperts> ToExperts(const Call& call, const Tensor* dy) {
   DT_ASSIGN_OR_RETURN(TokenExchange exchange,
                       TokenExchange::Create(call, kX, kGate, call.operands[kExperts]));
-  Work work{std::move(exchange), {}, {}, {}};
-  std::vector<std::pair<Tensor, Tensor*>> all = {{call.operands[kX], &work.x},
-                                                 {call.operands[kWeights], &work.weights}};
-  if (dy != nullptr) all.emplace_back(*dy, &work.dy);
+  AtExperts there{std::move(exchange), {}, {}, {}};
+  std::vector<std::pair<Tensor, Tensor*>> all = {{call.operands[kX], &there.x},
+                                                 {call.operands[kWeights], &there.weights}};
+  if (dy != nullptr) all.emplace_back(*dy, &there.dy);
   std::vector<SentRows> rows;
-  for (const auto& [mine, there] : all) {
+  for (const auto& [mine, rows_there] : all) {
     DT_ASSIGN_OR_RETURN(const Tensor packed, AsRows(call.device(), mine));
-    *there = packed;
-    if (work.exchange.is_alone()) continue;
-    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, work.exchange, packed));
-    *there = rows.back().to;
+    *rows_there = packed;
+    if (there.exchange.is_alone()) continue;
+    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, there.exchange, packed));
+    *rows_there = rows.back().to;
   }
-  if (rows.empty()) return work;
-  DT_RETURN_IF_ERROR(work.exchange.ToExperts(rows, dy == nullptr ? kThere : kThereInBackward));
-  return work;
+  if (rows.empty()) return there;
+  DT_RETURN_IF_ERROR(there.exchange.ToExperts(rows, dy == nullptr ? kThere : kThereInBackward));
+  return there;
 }
 
 // A result of the experts, a row for each token that they worked on, and where its tokens are to
 // get it: the sum of what the ranks made of them.
-struct Made {
+struct Contribution {
   Tensor rows, into;
 };
 absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
-                      absl::Span<const Made> made, int number) {
+                      absl::Span<const Contribution> made, int number) {
   if (exchange.is_alone()) return absl::OkStatus();  // `rows` and `into` are one tensor
   Device& device = call.device();
   std::vector<SentRows> moved;
-  for (const Made& one : made) {
+  for (const Contribution& one : made) {
     DT_ASSIGN_OR_RETURN(Tensor back, Tensor::Empty(device, one.rows.dtype(),
                                                    {exchange.num_sent(), one.rows.size(1)}));
     moved.push_back({one.rows, std::move(back)});
@@ -202,13 +131,13 @@ absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
 }
 
 // Where the experts write what belongs into `result`, [tokens..., n].
-absl::StatusOr<Made> MakeRows(const RankCall& call, const TokenExchange& exchange,
-                              const Tensor& result) {
+absl::StatusOr<Contribution> MakeRows(const RankCall& call, const TokenExchange& exchange,
+                                      const Tensor& result) {
   DT_ASSIGN_OR_RETURN(const Tensor into, AsRows(call.device(), result));
-  if (exchange.is_alone()) return Made{into, into};
+  if (exchange.is_alone()) return Contribution{into, into};
   DT_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(call.device(), into.dtype(),
                                                  {exchange.num_received(), into.size(1)}));
-  return Made{std::move(rows), into};
+  return Contribution{std::move(rows), into};
 }
 
 absl::StatusOr<Picks> PicksOf(const RankCall& call, const TokenExchange& exchange) {
@@ -237,15 +166,15 @@ struct Hidden {
 };
 
 template <typename Call>
-absl::StatusOr<Hidden> HiddenOf(const Call& call, const Work& work, const Picks& picks) {
+absl::StatusOr<Hidden> HiddenOf(const Call& call, const AtExperts& there, const Picks& picks) {
   Device& device = call.device();
   Hidden hidden;
-  DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(work.x));
-  DT_ASSIGN_OR_RETURN(const Tensor weights, AsColumn(work.weights));
+  DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(there.x));
+  DT_ASSIGN_OR_RETURN(const Tensor weights, AsColumn(there.weights));
   DT_ASSIGN_OR_RETURN(hidden.weights, picks.OfChoices(weights));
   for (const auto& [i, out] : {std::pair(kGate, &hidden.gate), std::pair(kUp, &hidden.up)}) {
     DT_ASSIGN_OR_RETURN(const Tensor matrices, Contiguous(device, call.operands[i]));
-    DT_ASSIGN_OR_RETURN(*out, picks.Rows(work.x, matrices.size(1)));
+    DT_ASSIGN_OR_RETURN(*out, picks.Rows(there.x, matrices.size(1)));
     DT_RETURN_IF_ERROR(picks.Multiply(hidden.x, matrices, /*transposed=*/true, *out));
   }
   return hidden;
@@ -253,27 +182,27 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const Work& work, const Picks&
 
 absl::Status Forward(const OpCall& call) {
   Device& device = call.device();
-  DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, nullptr));
-  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
-  DT_ASSIGN_OR_RETURN(const Hidden hidden, HiddenOf(call, work, picks));
+  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call, nullptr));
+  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, there.exchange));
+  DT_ASSIGN_OR_RETURN(const Hidden hidden, HiddenOf(call, there, picks));
   DT_ASSIGN_OR_RETURN(const Tensor h, hidden.Activated(device));
   DT_RETURN_IF_ERROR(hidden.Weigh(device, h));
   DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device, call.operands[kDown]));
   DT_ASSIGN_OR_RETURN(const Tensor y, picks.Rows(h, down.size(1)));
   DT_RETURN_IF_ERROR(picks.Multiply(h, down, /*transposed=*/true, y));
-  DT_ASSIGN_OR_RETURN(const Made made, MakeRows(call, work.exchange, call.results[0]));
+  DT_ASSIGN_OR_RETURN(const Contribution made, MakeRows(call, there.exchange, call.results[0]));
   DT_RETURN_IF_ERROR(picks.AddToTokens(y, made.rows));
-  return ToTokens(call, work.exchange, {made}, kBack);
+  return ToTokens(call, there.exchange, {made}, kBack);
 }
 
 // With a = silu(gate) * up, h = w a and y = h down^T for each pick:
 //   dh = dy down, ddown = dy^T h, dw = dh . a, da = w dh; then the gradients of the two products.
 class Gradients {
  public:
-  Gradients(const GradCall& call, const Work& work, const Picks& picks, Hidden hidden)
+  Gradients(const GradCall& call, const AtExperts& there, const Picks& picks, Hidden hidden)
       : call_(call),
         device_(call.device()),
-        work_(work),
+        there_(there),
         picks_(picks),
         hidden_(std::move(hidden)) {}
 
@@ -284,14 +213,14 @@ class Gradients {
       DT_RETURN_IF_ERROR(WriteInputs(dh));
     }
     return made_.empty() ? absl::OkStatus()
-                         : ToTokens(call_, work_.exchange, made_, kBackInBackward);
+                         : ToTokens(call_, there_.exchange, made_, kBackInBackward);
   }
 
  private:
   // The gradients of down and of the weights; returns dh.
   absl::StatusOr<Tensor> WriteOutputs() {
     DT_ASSIGN_OR_RETURN(const Tensor activated, hidden_.Activated(device_));
-    DT_ASSIGN_OR_RETURN(const Tensor dy, picks_.OfTokens(work_.dy));
+    DT_ASSIGN_OR_RETURN(const Tensor dy, picks_.OfTokens(there_.dy));
     DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device_, call_.operands[kDown]));
     DT_ASSIGN_OR_RETURN(const Tensor dh, picks_.Rows(dy, down.size(2)));
     DT_RETURN_IF_ERROR(picks_.Multiply(dy, down, /*transposed=*/false, dh));
@@ -309,7 +238,7 @@ class Gradients {
     DT_ASSIGN_OR_RETURN(const Tensor sums, picks_.Rows(dh, 1));
     DT_RETURN_IF_ERROR(kernels::Reduce(device_, ReduceOp::kSum, products, {1}, sums));
     DT_ASSIGN_OR_RETURN(made_.emplace_back(),
-                        MakeRows(call_, work_.exchange, call_.gradients[kWeights]));
+                        MakeRows(call_, there_.exchange, call_.gradients[kWeights]));
     DT_ASSIGN_OR_RETURN(const Tensor out, AsColumn(made_.back().rows));
     return picks_.AddToChoices(sums, out);
   }
@@ -328,23 +257,24 @@ class Gradients {
       DT_RETURN_IF_ERROR(
           picks_.Multiply(*gradient, matrices, /*transposed=*/false, hidden_.x, i == kUp));
     }
-    DT_ASSIGN_OR_RETURN(made_.emplace_back(), MakeRows(call_, work_.exchange, call_.gradients[kX]));
+    DT_ASSIGN_OR_RETURN(made_.emplace_back(),
+                        MakeRows(call_, there_.exchange, call_.gradients[kX]));
     return picks_.AddToTokens(hidden_.x, made_.back().rows);
   }
 
   const GradCall& call_;
   Device& device_;
-  const Work& work_;
+  const AtExperts& there_;
   const Picks& picks_;
   Hidden hidden_;
-  std::vector<Made> made_;  // that belong to tokens
+  std::vector<Contribution> made_;  // that belong to tokens
 };
 
 absl::Status Backward(const GradCall& call) {
-  DT_ASSIGN_OR_RETURN(const Work work, ToExperts(call, &call.result_gradients[0]));
-  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, work.exchange));
-  DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, work, picks));
-  return Gradients(call, work, picks, std::move(hidden)).Write();
+  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call, &call.result_gradients[0]));
+  DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, there.exchange));
+  DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, there, picks));
+  return Gradients(call, there, picks, std::move(hidden)).Write();
 }
 
 // What is known on the host may not find memory there.

@@ -177,15 +177,20 @@ TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
 //
 //   y = sum over j of weights[j] down[id] (silu(gate[id] x) * up[id] x),   id = experts[j]
 //
-// x [..., i], experts (ids, i32 or i64, not differentiable) and weights [..., c], gate and up [e,
-// f, i], down [e, d, f], y [..., d]: "... i!, ... c @e, ... c, e<... f i!, e<... f i!, e<... d f ->
-// ... d". So tokens may be sharded, and experts, or the experts' features f and d. On an axis that
-// shards e alone, f or c, the result is P(sum). On one that shards tokens and experts, each token
-// is sent to the ranks that have experts of its picks, and their results come back: two
-// all-to-alls, and an all-gather of the ids; the same in backward. An expert works on the tokens
-// that picked it, however many they are, and none is dropped. The ids are read on the host, where
-// the rank waits for them, in forward and in backward. An id outside [0, e) is a failure
-// (kOutOfRange): it ends the world.
+// for x [..., i], experts (ids, i32 or i64, not differentiable) and weights [..., c], gate and up
+// [e, f, i] and down [e, d, f]:
+//
+//   "... i!, ... c @e, ... c, e<... f i!, e<... f i!, e<... d f -> ... d"
+//
+// So tokens may be sharded, and experts, or the experts' features f and d. On an axis that shards e
+// alone, f or c, the result is P(sum). On one that shards tokens and experts, each token is sent to
+// the ranks that have experts of its picks, and their results come back: two all-to-alls, and an
+// all-gather of the ids; the same in backward. An expert works on the tokens that picked it,
+// however many they are, and none is dropped: a rank needs memory for the tokens that pick its
+// experts. The ids are read on the host, where the rank waits for them, and each expert that has
+// tokens makes products of its own, in forward and in backward. Tokens of x, experts and weights
+// are the same dimensions: they do not broadcast. An id outside [0, e) is a failure (kOutOfRange):
+// it ends the world.
 TensorOr ExpertMlp(const TensorOr& x, const TensorOr& experts, const TensorOr& weights,
                    const TensorOr& gate, const TensorOr& up, const TensorOr& down);
 // Rotary embedding (rotate-half) of x [b, t, h, d] (floats). The positions in dimension 1 are
