@@ -44,7 +44,7 @@ TEST(OpRuleText, ParsesBack) {
         "b s (h g) d, b t h d -> b s (h g) d", "... v^, ... -> ..., ...", "a k:max -> a", "a b -> ",
         " -> a", "() m, m () -> () m", "a^!:min @v!, v! -> a^!:min",
         "b s (h g) d!, b t~s h d! -> b s (h g) d!", "t~s, s -> s",
-        "... i!, ... c @e, ... c, e<... f i!, e<... d f -> ... d", "... a!:max<... -> ..."}) {
+        "... i!, ... c @e<..., ... c, e<... f i!, e<... d f -> ... d", "... a!:max<... -> ..."}) {
     DT_ASSERT_OK_AND_ASSIGN(const OpRule rule, OpRule::Parse(text));
     EXPECT_EQ(std::string(rule.ToString()), text);
     EXPECT_THAT(OpRule::Parse(rule.ToString()), IsOkAndHolds(rule));

@@ -191,7 +191,7 @@ TEST(Train, RefusesNumbersThatCannotBe) {
           "--mesh: the 3 ranks of dp do not divide the 4 sequences of --batch; take another mesh, "
           "a --batch "
           "that is a multiple of 3, or --allow-uneven");
-  refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("a=2,b=3;dp=a*b"); }, "dp=6");
+  refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("a=2,b=3;dp=a*b"); }, "6 ranks of dp");
 }
 
 // With a rate like this the weights overflow in the first step.
