@@ -1,5 +1,5 @@
-// What a rank's experts do with the tokens that picked them, a row for each pick. For the sources of
-// this folder.
+// What a rank's experts do with the tokens that picked them, a row for each pick. For the sources
+// of this folder.
 #ifndef DTENSOR_OPS_EXPERT_PICKS_H_
 #define DTENSOR_OPS_EXPERT_PICKS_H_
 
