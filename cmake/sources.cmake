@@ -106,6 +106,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/dropout.cc
   dtensor/ops/embedding.cc
   dtensor/ops/expert_mlp.cc
+  dtensor/ops/expert_picks.cc
   dtensor/ops/expert_routing.cc
   dtensor/ops/extremum.cc
   dtensor/ops/functions.cc
