@@ -218,20 +218,33 @@ class TrainingLoader {
     if (!like.spec().on_mesh) {  // others read it
       return Full(context_, like.layout(), like.shape(), like.dtype(), 0);
     }
-    StateDict parts;
     const Parameter& parameter = *found.named.parameter;
-    DT_ASSIGN_OR_RETURN(const StateDict likes,
-                        PartsOf(found.named.paths[found.path], parameter, like.Detach()));
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const std::string& name = found.names()[i];
-      const DistributedTensor& part = likes.at(name);
-      DT_ASSIGN_OR_RETURN(parts[name],
-                          Full(context_, part.layout(), part.shape(), part.dtype(), 0));
-      ReadLocal(sources[i], parts[name]);
-    }
+    DT_ASSIGN_OR_RETURN(const StateDict parts, PartsLike(found, like));
+    for (size_t i = 0; i < sources.size(); ++i) ReadLocal(sources[i], parts.at(found.names()[i]));
     DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
                         JoinParts(found.named.paths[found.path], parameter, parts));
     return whole.Redistribute(like.layout());
+  }
+
+  // Tensors for the parts of a tensor like this one. To learn the layouts of parts that are no
+  // slices moves nothing.
+  absl::StatusOr<StateDict> PartsLike(const FoundParameter& found, const DistributedTensor& like) {
+    const Parameter& parameter = *found.named.parameter;
+    const std::string& path = found.named.paths[found.path];
+    StateDict parts;
+    if (HasSlices(parameter)) {
+      DT_ASSIGN_OR_RETURN(const Layout layout, LayoutOfSlices(like.layout()));
+      for (const StoredPart& part : StoredPartsOf(path, parameter)) {
+        DT_ASSIGN_OR_RETURN(parts[part.name], Full(context_, layout, part.shape, like.dtype(), 0));
+      }
+      return parts;
+    }
+    DT_ASSIGN_OR_RETURN(const StateDict likes, PartsOf(path, parameter, like.Detach()));
+    for (const auto& [name, part] : likes) {
+      DT_ASSIGN_OR_RETURN(parts[name],
+                          Full(context_, part.layout(), part.shape(), part.dtype(), 0));
+    }
+    return parts;
   }
 
   // Reads this rank's elements, unless an earlier read has failed.

@@ -26,10 +26,6 @@ std::string PartPath(absl::string_view path, const ParameterPart& part) {
   return absl::StrCat(before, part.module, path.substr(module.size()));
 }
 
-bool HasSlices(const Parameter& parameter) {
-  return !parameter.parts.empty() && !parameter.parts[0].slice.empty();
-}
-
 // A layout of the parameter in which dimension 0 is whole, so that each rank has elements of every
 // slice: the axes that split it split dimension 1 instead.
 absl::StatusOr<Layout> WithWholeSlices(const Layout& layout) {
@@ -37,12 +33,6 @@ absl::StatusOr<Layout> WithWholeSlices(const Layout& layout) {
   DT_ASSIGN_OR_RETURN(const Layout whole, layout.WithDim(0, DimLayout()));
   if (axes.empty() || layout.ndim() == 1) return whole;
   return whole.WithAxes(axes, Shard(1));
-}
-
-// The layout of the slices of a tensor of the parameter's that has this layout.
-absl::StatusOr<Layout> LayoutOfSlices(const Layout& layout) {
-  DT_ASSIGN_OR_RETURN(const Layout whole, WithWholeSlices(layout));
-  return Layout::Create(whole.mesh(), whole.dims().subspan(1));
 }
 
 int64_t RowsOf(const Parameter& parameter) {
@@ -194,6 +184,15 @@ absl::Status VisitPaths(Module& model,
 }
 
 }  // namespace
+
+bool HasSlices(const Parameter& parameter) {
+  return !parameter.parts.empty() && !parameter.parts[0].slice.empty();
+}
+
+absl::StatusOr<Layout> LayoutOfSlices(const Layout& layout) {
+  DT_ASSIGN_OR_RETURN(const Layout whole, WithWholeSlices(layout));
+  return Layout::Create(whole.mesh(), whole.dims().subspan(1));
+}
 
 std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter) {
   const int64_t rows = parameter.shape.empty() ? 1 : parameter.shape[0];

@@ -54,6 +54,11 @@ absl::StatusOr<StateDict> StateDictOf(Module& model);
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor);
 
+// Whether checkpoints store slices of the parameter (ParameterPart::slice), and the layout that
+// PartsOf gives to those of a tensor of this layout. Errors: as Layout::WithAxes.
+bool HasSlices(const Parameter& parameter);
+absl::StatusOr<Layout> LayoutOfSlices(const Layout& layout);
+
 // The reverse of PartsOf: joins the tensors of all parts into one of the parameter's shape. The
 // parts have one type and may have any layouts. Collective. Errors: kInvalidArgument, naming the
 // part, if it is missing or has another shape; failures.
