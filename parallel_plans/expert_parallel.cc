@@ -25,11 +25,7 @@ std::string ExpertParallel::ToString() const {
   return text.ToString();
 }
 absl::StatusOr<ExpertParallel> ExpertParallel::Read(const StyleText& text) {
-  ArgumentReader arguments(text);
-  const auto output = arguments.TakePlacement("out");
-  ExpertParallel style(text.axis, output.value_or(Replicate()), arguments.TakePlacement("in"));
-  DT_RETURN_IF_ERROR(arguments.Done());
-  return style;
+  return internal::ReadOutput<ExpertParallel>(text);
 }
 
 absl::StatusOr<StyleWishes> ExpertTensorParallel::WishesAt(const StyleSite& site) const {
@@ -39,10 +35,7 @@ std::string ExpertTensorParallel::ToString() const {
   return StyleText{"ExpertTensorParallel", axis, {{"out", output}}}.ToString();
 }
 absl::StatusOr<ExpertTensorParallel> ExpertTensorParallel::Read(const StyleText& text) {
-  ArgumentReader arguments(text);
-  ExpertTensorParallel style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
-  DT_RETURN_IF_ERROR(arguments.Done());
-  return style;
+  return internal::ReadOutput<ExpertTensorParallel>(text);
 }
 
 }  // namespace dtensor

@@ -116,43 +116,48 @@ TEST(PlannedModels, AreAllModelTypes) {
   EXPECT_EQ(planned, ModelTypes());
 }
 
+// Each plan can be read again from its text, and applied to a model of the type.
+void ExpectAllApply(const std::vector<std::string>& names, const DeviceMesh& mesh,
+                    const std::string& type) {
+  const std::string config = ConfigOf(type, 4);
+  DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
+  for (const std::string& name : names) {
+    DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh, options));
+    EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
+    DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
+  }
+}
+
+// By a name or by options, a model's plan is the same.
+void ExpectAsByOptions(const std::string& name, const DeviceMesh& mesh, const std::string& type) {
+  const std::string config = ConfigOf(type, 4);
+  DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
+  DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, mesh));
+  EXPECT_THAT(PresetPlan(name, mesh, options), IsOkAndHolds(planned.plan)) << type;
+}
+
+void ExpectDistinct(const std::vector<std::string>& names, size_t count) {
+  EXPECT_EQ(names.size(), count);
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), count);
+}
+
 TEST(PresetNames, AllApplyToAllModels) {
   const std::vector<std::string> names = PresetNames();
-  EXPECT_EQ(names.size(), 72);
-  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-  const DeviceMesh mesh = Mesh("pp=2,a=2,b=2,cp=2,tp=2;dp=a*b");
+  ExpectDistinct(names, 72);
   EXPECT_GE(ModelTypes().size(), 6);
   for (const std::string& type : ModelTypes()) {
-    const std::string config = ConfigOf(type, 4);
-    DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
-    for (const std::string& name : names) {
-      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh, options));
-      EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
-      DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
-    }
-    // By a name or by options, a model's plan is the same.
-    const DeviceMesh flat = Mesh("dp=2,pp=2,tp=2");
-    DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
-    EXPECT_THAT(PresetPlan("dp+pp+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
+    ExpectAllApply(names, Mesh("pp=2,a=2,b=2,cp=2,tp=2;dp=a*b"), type);
+    ExpectAsByOptions("dp+pp+tp+sp", Mesh("dp=2,pp=2,tp=2"), type);
   }
 }
 
 TEST(PresetNames, ApplyToModelsWithExperts) {
   const std::vector<std::string> names = PresetNames(/*with_experts=*/true);
-  EXPECT_EQ(names.size(), 144);
-  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-  const DeviceMesh mesh = Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b");
+  ExpectDistinct(names, 144);
   for (const std::string type : {"mixtral", "qwen3_moe"}) {
-    const std::string config = ConfigOf(type, 4);
-    DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
-    for (const std::string& name : names) {
-      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh, options));
-      EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
-      DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
-    }
-    const DeviceMesh flat = Mesh("dp=2,ep=2,tp=2");
-    DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
-    EXPECT_THAT(PresetPlan("dp+ep+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
+    ExpectAllApply(names, Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b"), type);
+    ExpectAllApply({"ep", "ep+tp+sp"}, Mesh("a=2,b=2,tp=2;ep=a*b"), type);
+    ExpectAsByOptions("dp+ep+tp+sp", Mesh("dp=2,ep=2,tp=2"), type);
   }
 }
 

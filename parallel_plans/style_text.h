@@ -83,6 +83,16 @@ struct StyleReader {
 
 namespace internal {
 
+// Reads a style that is made of an axis and an `out` (missing: R), and `in` if it has an `input`.
+template <typename S>
+absl::StatusOr<S> ReadOutput(const StyleText& text) {
+  ArgumentReader arguments(text);
+  S style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
+  if constexpr (requires { style.input; }) style.input = arguments.TakePlacement("in");
+  if (absl::Status status = arguments.Done(); !status.ok()) return status;
+  return style;
+}
+
 // The text in quotes, with \ before each character that would end it.
 std::string QuotedText(absl::string_view text);
 bool ReadQuotedText(TextScanner& in, std::string& value);

@@ -139,11 +139,7 @@ std::string Rowwise::ToString() const {
   return StyleText{"Rowwise", axis, Given({{"out", output}, {"in", input}})}.ToString();
 }
 absl::StatusOr<Rowwise> Rowwise::Read(const StyleText& text) {
-  ArgumentReader arguments(text);
-  const auto output = arguments.TakePlacement("out");
-  Rowwise style(text.axis, output.value_or(Replicate()), arguments.TakePlacement("in"));
-  DT_RETURN_IF_ERROR(arguments.Done());
-  return style;
+  return internal::ReadOutput<Rowwise>(text);
 }
 
 absl::StatusOr<StyleWishes> VocabParallel::WishesAt(const StyleSite& site) const {
@@ -160,10 +156,7 @@ std::string VocabParallel::ToString() const {
   return StyleText{"VocabParallel", axis, Given({{"out", output}})}.ToString();
 }
 absl::StatusOr<VocabParallel> VocabParallel::Read(const StyleText& text) {
-  ArgumentReader arguments(text);
-  VocabParallel style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
-  DT_RETURN_IF_ERROR(arguments.Done());
-  return style;
+  return internal::ReadOutput<VocabParallel>(text);
 }
 
 absl::StatusOr<StyleWishes> SequenceParallel::WishesAt(const StyleSite& site) const {

@@ -3,6 +3,7 @@
 // experts, the tokens come from the ranks of that axis, and the results go back (token_exchange.h).
 // Backward makes the first two products again instead of keeping their results, which have a row
 // for each pick; and so it has the tokens sent again, together with the gradients.
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -49,18 +50,11 @@ absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
       "tokens; Reshape or Expand them");
 }
 
-// [..., n] as [rows, n], row-major.
+// [..., n] as [rows, n].
 absl::StatusOr<Tensor> AsRows(Device& device, const Tensor& x) {
-  DT_ASSIGN_OR_RETURN(const Tensor packed, Contiguous(device, x));
   const int64_t shape[] = {NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1)),
                            x.shape().back()};
-  return packed.Reshape(shape);
-}
-
-// A column of the elements of x.
-absl::StatusOr<Tensor> AsColumn(const Tensor& x) {
-  const int64_t shape[] = {x.numel(), 1};
-  return x.Reshape(shape);
+  return ReshapeLocal(device, x, shape);
 }
 
 // The tokens that this rank's experts work on, one row each: this rank's own, or those that it was
@@ -87,21 +81,21 @@ absl::StatusOr<SentRows> Outgoing(const RankCall& call, const TokenExchange& exc
 // Brings the tokens to the experts. `dy`: null in forward.
 template <typename Call>
 absl::StatusOr<AtExperts> ToExperts(const Call& call, const Tensor* dy) {
-  DT_ASSIGN_OR_RETURN(TokenExchange exchange,
-                      TokenExchange::Create(call, kX, kGate, call.operands[kExperts]));
+  Device& device = call.device();
+  DT_ASSIGN_OR_RETURN(TokenExchange exchange, TokenExchange::Create(call, call.operands[kExperts]));
   AtExperts there{std::move(exchange), {}, {}, {}};
-  std::vector<std::pair<Tensor, Tensor*>> all = {{call.operands[kX], &there.x},
-                                                 {call.operands[kWeights], &there.weights}};
-  if (dy != nullptr) all.emplace_back(*dy, &there.dy);
-  std::vector<SentRows> rows;
-  for (const auto& [mine, rows_there] : all) {
-    DT_ASSIGN_OR_RETURN(const Tensor packed, AsRows(call.device(), mine));
-    *rows_there = packed;
-    if (there.exchange.is_alone()) continue;
-    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, there.exchange, packed));
-    *rows_there = rows.back().to;
+  DT_ASSIGN_OR_RETURN(there.x, AsRows(device, call.operands[kX]));
+  DT_ASSIGN_OR_RETURN(there.weights, AsRows(device, call.operands[kWeights]));
+  if (dy != nullptr) {
+    DT_ASSIGN_OR_RETURN(there.dy, AsRows(device, *dy));
   }
-  if (rows.empty()) return there;
+  if (there.exchange.is_alone()) return there;
+  std::vector<SentRows> rows;
+  for (Tensor* const one : {&there.x, &there.weights, &there.dy}) {
+    if (!one->defined()) continue;
+    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, there.exchange, *one));
+    *one = rows.back().to;
+  }
   DT_RETURN_IF_ERROR(there.exchange.ToExperts(rows, dy == nullptr ? kThere : kThereInBackward));
   return there;
 }
@@ -170,7 +164,8 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const AtExperts& there, const 
   Device& device = call.device();
   Hidden hidden;
   DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(there.x));
-  DT_ASSIGN_OR_RETURN(const Tensor weights, AsColumn(there.weights));
+  DT_ASSIGN_OR_RETURN(const Tensor weights,
+                      ReshapeLocal(device, there.weights, {there.weights.numel(), 1}));
   DT_ASSIGN_OR_RETURN(hidden.weights, picks.OfChoices(weights));
   for (const auto& [i, out] : {std::pair(kGate, &hidden.gate), std::pair(kUp, &hidden.up)}) {
     DT_ASSIGN_OR_RETURN(const Tensor matrices, Contiguous(device, call.operands[i]));
@@ -239,7 +234,8 @@ class Gradients {
     DT_RETURN_IF_ERROR(kernels::Reduce(device_, ReduceOp::kSum, products, {1}, sums));
     DT_ASSIGN_OR_RETURN(made_.emplace_back(),
                         MakeRows(call_, there_.exchange, call_.gradients[kWeights]));
-    DT_ASSIGN_OR_RETURN(const Tensor out, AsColumn(made_.back().rows));
+    const Tensor& rows = made_.back().rows;
+    DT_ASSIGN_OR_RETURN(const Tensor out, rows.Reshape({rows.numel(), 1}));
     return picks_.AddToChoices(sums, out);
   }
 
@@ -285,6 +281,10 @@ absl::Status ExpertMlpBackward(const GradCall& call) {
   return NoThrow([&] { return Backward(call); });
 }
 
+absl::StatusOr<std::shared_ptr<const OpState>> ExpertMlpPrepare(const OpStateRequest& request) {
+  return MakeTokenGroup(request, kX, kGate);
+}
+
 // Experts are a table whose entries are functions: like an Embedding, a rank computes those that it
 // has and adds nothing for the others. It is linear in `weights` and in `down`, but not in the
 // other operands, and a rule has only one linearity for all.
@@ -296,6 +296,7 @@ const OpDef kExpertMlpOp = {
     .check = ExpertMlpCheck,
     .every_device = {ExpertMlpForward, ExpertMlpBackward},
     .saved_operands = 0b111111,
+    .prepare = ExpertMlpPrepare,
 };
 
 }  // namespace

@@ -26,8 +26,8 @@ absl::Status Picks::Multiply(const Tensor& rows, const Tensor& matrices, bool tr
                              const Tensor& out, bool adds) const {
   for (int64_t e = 0; e < routing_.experts(); ++e) {
     const Tensor matrix = MatrixOf(matrices, e);
-    DT_RETURN_IF_ERROR(MatrixProduct(device_, PicksOf(rows, e),
-                                     transposed ? matrix.Transpose(0, 1) : matrix, PicksOf(out, e),
+    DT_RETURN_IF_ERROR(MatrixProduct(device_, RowsOf(rows, e),
+                                     transposed ? matrix.Transpose(0, 1) : matrix, RowsOf(out, e),
                                      adds));
   }
   return absl::OkStatus();
@@ -35,8 +35,8 @@ absl::Status Picks::Multiply(const Tensor& rows, const Tensor& matrices, bool tr
 
 absl::Status Picks::Contract(const Tensor& a, const Tensor& b, const Tensor& matrices) const {
   for (int64_t e = 0; e < routing_.experts(); ++e) {
-    DT_RETURN_IF_ERROR(MatrixProduct(device_, PicksOf(a, e).Transpose(0, 1), PicksOf(b, e),
-                                     MatrixOf(matrices, e)));
+    DT_RETURN_IF_ERROR(
+        MatrixProduct(device_, RowsOf(a, e).Transpose(0, 1), RowsOf(b, e), MatrixOf(matrices, e)));
   }
   return absl::OkStatus();
 }
@@ -51,7 +51,7 @@ absl::Status Picks::Scatter(const Tensor& rows, const Tensor& at, const Tensor& 
   return kernels::EmbeddingGrad(device_, at, rows, AllRows(x), x);
 }
 
-Tensor Picks::PicksOf(const Tensor& rows, int64_t expert) const {
+Tensor Picks::RowsOf(const Tensor& rows, int64_t expert) const {
   const int64_t begin = routing_.begin[expert];
   return rows.Narrow(0, begin, routing_.begin[expert + 1] - begin);
 }

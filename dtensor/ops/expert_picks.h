@@ -45,7 +45,7 @@ class Picks {
  private:
   absl::StatusOr<Tensor> Gather(const Tensor& x, const Tensor& at) const;
   absl::Status Scatter(const Tensor& rows, const Tensor& at, const Tensor& x) const;
-  Tensor PicksOf(const Tensor& rows, int64_t expert) const;
+  Tensor RowsOf(const Tensor& rows, int64_t expert) const;
 
   Device& device_;
   ExpertRouting routing_;

@@ -15,18 +15,8 @@
 namespace dtensor::internal {
 namespace {
 
-// What `rank` holds of operand i.
-Region RegionOn(const RankCall& call, int i, int rank) {
-  const Layout& layout = call.decision.assignment.operands[i];
-  return Regions(layout, call.decision.operands[i]->shape, layout.mesh().Coordinate(rank));
-}
-
-// The number of tokens that `rank` holds of an operand [tokens..., features].
-int64_t TokensOn(const RankCall& call, int i, int rank) {
-  const Region region = RegionOn(call, i, rank);
-  int64_t tokens = 1;
-  for (size_t d = 0; d + 1 < region.size(); ++d) tokens *= region[d].size();
-  return tokens;
+int64_t SumOf(absl::Span<const int64_t> numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
 }
 
 // ids [tokens..., choices] as i64 [most, choices]; the rows behind them are 0.
@@ -43,13 +33,40 @@ absl::StatusOr<Tensor> Padded(Device& device, const Tensor& ids, int64_t most) {
 
 }  // namespace
 
+int64_t TokenGroup::bytes() const {
+  return static_cast<int64_t>(ranks.size() * 24 + owner.size() * sizeof(int));
+}
+
+std::shared_ptr<const TokenGroup> MakeTokenGroup(const OpStateRequest& request, int tokens,
+                                                 int experts) {
+  auto group = std::make_shared<TokenGroup>();
+  const Spec &x = *request.operands[tokens], &of_experts = *request.operands[experts];
+  const DeviceMesh& mesh = x.mesh();
+  group->axes = SentAxes(request.rule.rule(), request.assignment, request.rule.LetterIndex("e"));
+  group->axes_text = mesh.AxisNames(group->axes);
+  group->ranks = group->ascending = mesh.Group(request.rank, group->axes);
+  absl::c_sort(group->ascending);
+  group->me = static_cast<size_t>(absl::c_find(group->ranks, request.rank) - group->ranks.begin());
+  group->owner.assign(of_experts.shape[0], -1);
+  for (size_t r = 0; r < group->ranks.size(); ++r) {
+    const auto coordinate = mesh.Coordinate(group->ranks[r]);
+    const Dims local = x.layout.LocalShape(x.shape, group->ranks[r]);
+    group->tokens.push_back(NumElements(absl::MakeConstSpan(local).first(local.size() - 1)));
+    const IndexSet held = Regions(of_experts.layout, of_experts.shape, coordinate)[0];
+    for (int64_t i = 0; i < held.size(); ++i) group->owner[held.At(i)] = static_cast<int>(r);
+    group->experts.push_back(held.size());
+  }
+  group->most_tokens = *absl::c_max_element(group->tokens);
+  return group;
+}
+
 // What each rank of the group receives in one exchange: rows of one sender lie in the order of
 // receivers, and arrive in the order of senders.
 class TokenExchange::Boxes final : public CallDescription, public ExchangeBoxes {
  public:
   Boxes(const TokenExchange& exchange, absl::Span<const SentRows> rows, bool back)
       : exchange_(exchange), back_(back) {
-    const size_t size = exchange.ranks_.size();
+    const size_t size = exchange.group_->ranks.size();
     lies_at_.resize(size, std::vector<int64_t>(size, 0));
     arrives_at_ = lies_at_;
     Digest digest;
@@ -58,7 +75,7 @@ class TokenExchange::Boxes final : public CallDescription, public ExchangeBoxes 
       digest.Add(widths_.back());
       digest.Add(static_cast<int64_t>(one.from.dtype()));
     }
-    for (const int rank : exchange.ranks_) digest.Add(int64_t{rank});
+    for (const int rank : exchange.group_->ranks) digest.Add(int64_t{rank});
     for (size_t from = 0; from < size; ++from) {
       for (size_t to = 0; to < size; ++to) {
         digest.Add(Rows(from, to));
@@ -72,11 +89,11 @@ class TokenExchange::Boxes final : public CallDescription, public ExchangeBoxes 
   std::string ToString() const override {
     return absl::StrCat("rows of ", absl::StrJoin(widths_, " and "), " elements ",
                         back_ ? "back from" : "to", " experts; this rank has ",
-                        absl::StrJoin(exchange_.rows_[exchange_.me_], ", "), " rows for ranks ",
-                        absl::StrJoin(exchange_.ranks_, ", "));
+                        absl::StrJoin(exchange_.rows_[exchange_.group_->me], ", "),
+                        " rows for ranks ", absl::StrJoin(exchange_.group_->ranks, ", "));
   }
   std::vector<ReceiveBox> Receives(size_t part, int rank) const override {
-    const auto& ranks = exchange_.ranks_;
+    const auto& ranks = exchange_.group_->ranks;
     const auto to = static_cast<size_t>(absl::c_find(ranks, rank) - ranks.begin());
     std::vector<ReceiveBox> boxes;
     for (size_t from = 0; from < ranks.size(); ++from) {
@@ -104,53 +121,36 @@ class TokenExchange::Boxes final : public CallDescription, public ExchangeBoxes 
   uint64_t digest_ = 0;
 };
 
-TokenExchange::TokenExchange(const RankCall& call, int experts) : call_(&call) {
-  const Decision& decision = call.decision;
-  axes_ = SentAxes(decision.rule.rule(), decision.assignment, decision.rule.LetterIndex("e"));
-  ranks_ = decision.operands[0]->mesh().Group(call.context.rank(), axes_);
-  me_ = static_cast<size_t>(absl::c_find(ranks_, call.context.rank()) - ranks_.begin());
-  num_experts_ = decision.operands[experts]->shape[0];
-}
+TokenExchange::TokenExchange(const RankCall& call)
+    : call_(&call), group_(static_cast<const TokenGroup*>(call.decision.state.get())) {}
 
-int64_t TokenExchange::SumOf(absl::Span<const int64_t> rows) {
-  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
-}
+int64_t TokenExchange::num_sent() const { return SumOf(rows_[group_->me]); }
 
-int64_t TokenExchange::num_received() const {
-  int64_t sum = 0;
-  for (const std::vector<int64_t>& row : rows_) sum += row[me_];
-  return sum;
-}
-
-absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, int tokens, int experts,
-                                                    const Tensor& ids) {
+absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, const Tensor& ids) {
   Device& device = call.device();
-  TokenExchange exchange(call, experts);
-  for (const int rank : exchange.ranks_) {
-    exchange.tokens_.push_back(TokensOn(call, tokens, rank));
-    exchange.experts_.push_back(RegionOn(call, experts, rank)[0]);
-    exchange.most_tokens_ = std::max(exchange.most_tokens_, exchange.tokens_.back());
-  }
+  TokenExchange exchange(call);
+  const TokenGroup& group = *exchange.group_;
   exchange.picked_.choices = ids.shape().back();
-  exchange.picked_.spread_over = SumOf(exchange.tokens_) * ids.shape().back();
+  exchange.picked_.spread_over = SumOf(group.tokens) * ids.shape().back();
   Tensor of_group = ids;
-  if (!exchange.is_alone()) {
-    DT_ASSIGN_OR_RETURN(const Tensor padded, Padded(device, ids, exchange.most_tokens_));
-    DT_ASSIGN_OR_RETURN(of_group, call.GatherOver(exchange.axes_, padded));
+  if (!group.is_alone()) {
+    DT_ASSIGN_OR_RETURN(const Tensor padded, Padded(device, ids, group.most_tokens));
+    DT_ASSIGN_OR_RETURN(of_group, call.GatherOver(group.axes, padded));
   }
   std::vector<int64_t> sent;
   if (device.is_meta()) {
-    if (exchange.is_alone()) return exchange;
+    if (group.is_alone()) return exchange;
     exchange.CountOnMeta();
   } else {
     DT_ASSIGN_OR_RETURN(std::vector<int64_t> known, ReadIds(of_group));
     DT_RETURN_IF_ERROR(exchange.CheckIds(known));
-    if (exchange.is_alone()) {
+    if (group.is_alone()) {
       exchange.picked_.ids = std::move(known);
       return exchange;
     }
     exchange.Count(known, sent);
   }
+  for (const std::vector<int64_t>& row : exchange.rows_) exchange.num_received_ += row[group.me];
   const int64_t shape[] = {exchange.num_sent()};
   if (device.is_meta()) {
     DT_ASSIGN_OR_RETURN(exchange.sent_, Tensor::Empty(device, DType::kI64, shape));
@@ -160,16 +160,17 @@ absl::StatusOr<TokenExchange> TokenExchange::Create(const RankCall& call, int to
   return exchange;
 }
 
-// `ids`: of all ranks of the group, [ranks, most_tokens_, choices].
+// `ids`: of all ranks of the group, [ranks, most_tokens, choices].
 absl::Status TokenExchange::CheckIds(absl::Span<const int64_t> ids) const {
   const int64_t choices = picked_.choices;
-  for (size_t from = 0; from < ranks_.size(); ++from) {
-    for (int64_t i = 0; i < tokens_[from] * choices; ++i) {
-      const int64_t id = ids[static_cast<int64_t>(from) * most_tokens_ * choices + i];
-      if (id >= 0 && id < num_experts_) continue;
-      return absl::OutOfRangeError(absl::StrCat(
-          call_->decision.op->name, ": expert ", id, ", choice ", i % choices, " of token ",
-          i / choices, " of rank ", ranks_[from], ", is outside [0, ", num_experts_, ")"));
+  for (size_t from = 0; from < group_->ranks.size(); ++from) {
+    for (int64_t i = 0; i < group_->tokens[from] * choices; ++i) {
+      const int64_t id = ids[static_cast<int64_t>(from) * group_->most_tokens * choices + i];
+      if (id >= 0 && id < group_->num_experts()) continue;
+      return absl::OutOfRangeError(absl::StrCat(call_->decision.op->name, ": expert ", id,
+                                                ", choice ", i % choices, " of token ", i / choices,
+                                                " of rank ", group_->ranks[from],
+                                                ", is outside [0, ", group_->num_experts(), ")"));
     }
   }
   return absl::OkStatus();
@@ -178,37 +179,34 @@ absl::Status TokenExchange::CheckIds(absl::Span<const int64_t> ids) const {
 // As if the choices of each token were spread evenly over the experts, each of them on another rank
 // as far as there are ranks.
 void TokenExchange::CountOnMeta() {
-  for (const int64_t tokens : tokens_) {
+  for (const int64_t tokens : group_->tokens) {
     std::vector<int64_t>& row = rows_.emplace_back();
-    for (const IndexSet& experts : experts_) {
-      const int64_t share = picked_.choices * experts.size();
-      row.push_back(std::min(tokens, (tokens * share + num_experts_ - 1) / num_experts_));
+    for (const int64_t experts : group_->experts) {
+      const int64_t share = picked_.choices * experts, all = group_->num_experts();
+      row.push_back(std::min(tokens, (tokens * share + all - 1) / all));
     }
   }
 }
 
 // `ids`: as for CheckIds. `sent`: the tokens that this rank sends, by receiver.
 void TokenExchange::Count(absl::Span<const int64_t> ids, std::vector<int64_t>& sent) {
-  const size_t size = ranks_.size();
-  std::vector<int> owner(num_experts_, -1);
-  for (size_t r = 0; r < size; ++r) {
-    for (int64_t i = 0; i < experts_[r].size(); ++i) owner[experts_[r].At(i)] = static_cast<int>(r);
-  }
+  const size_t size = group_->ranks.size();
+  const std::vector<int>& owner = group_->owner;
   std::vector<std::vector<int64_t>> mine(size);  // this rank's tokens for each rank
   const int64_t choices = picked_.choices;
   for (size_t from = 0; from < size; ++from) {
     std::vector<int64_t>& row = rows_.emplace_back(size, 0);
     std::vector<int64_t> last(size, -1);  // the last token that was sent to each rank
-    for (int64_t t = 0; t < tokens_[from]; ++t) {
+    for (int64_t t = 0; t < group_->tokens[from]; ++t) {
       const auto picks =
-          ids.subspan((static_cast<int64_t>(from) * most_tokens_ + t) * choices, choices);
+          ids.subspan((static_cast<int64_t>(from) * group_->most_tokens + t) * choices, choices);
       for (const int64_t id : picks) {
         if (owner[id] < 0 || last[owner[id]] == t) continue;
         const auto to = static_cast<size_t>(owner[id]);
         last[to] = t;
         ++row[to];
-        if (from == me_) mine[to].push_back(t);
-        if (to == me_) picked_.ids.insert(picked_.ids.end(), picks.begin(), picks.end());
+        if (from == group_->me) mine[to].push_back(t);
+        if (to == group_->me) picked_.ids.insert(picked_.ids.end(), picks.begin(), picks.end());
       }
     }
   }
@@ -219,18 +217,15 @@ void TokenExchange::Count(absl::Span<const int64_t> ids, std::vector<int64_t>& s
 
 absl::Status TokenExchange::Move(absl::Span<const SentRows> rows, bool back, int number) const {
   const Boxes boxes(*this, rows, back);
-  std::vector<int> group = ranks_;
-  absl::c_sort(group);
   Digest digest;
   digest.Add(static_cast<int64_t>(boxes.digest()));
   digest.Add(static_cast<int64_t>(call_->lineage));
   digest.Add(int64_t{number});
-  const std::string axes = call_->decision.operands[0]->mesh().AxisNames(axes_);
   Collective collective;
   collective.kind = CollectiveKind::kAllToAll;
-  collective.axes = axes;
+  collective.axes = group_->axes_text;
   collective.op = call_->decision.op->name;
-  collective.group = group;
+  collective.group = group_->ascending;
   collective.digest = digest.value();
   collective.description = &boxes;
   collective.boxes = &boxes;

@@ -7,9 +7,10 @@
 #ifndef DTENSOR_OPS_TOKEN_EXCHANGE_H_
 #define DTENSOR_OPS_TOKEN_EXCHANGE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,28 @@
 
 namespace dtensor::internal {
 
+// The ranks of an exchange, as seen from one of them. It follows from layouts, so it is made once
+// for each dispatch decision.
+struct TokenGroup : OpState {
+  AxisList axes;                 // on which the ranks differ
+  std::string axes_text;         // "ep"
+  std::vector<int> ranks;        // of the world, in the order of DeviceMesh::Group
+  std::vector<int> ascending;    // the same
+  size_t me = 0;                 // this rank's place in `ranks`
+  std::vector<int64_t> tokens;   // of each rank
+  int64_t most_tokens = 0;       // of any rank
+  std::vector<int64_t> experts;  // how many each rank has
+  std::vector<int> owner;        // of each expert: the place in `ranks`; -1: none of these ranks
+  bool is_alone() const { return ranks.size() <= 1; }
+  int64_t num_experts() const { return static_cast<int64_t>(owner.size()); }
+  int64_t bytes() const override;
+};
+
+// For OpDef::prepare. The rule has a letter e that is reached. `tokens`, `experts`: the operands
+// that are [tokens..., features] and [experts, ...].
+std::shared_ptr<const TokenGroup> MakeTokenGroup(const OpStateRequest& request, int tokens,
+                                                 int experts);
+
 // Rows [rows, n] on both sides, of one type.
 struct SentRows {
   Tensor from, to;
@@ -28,22 +51,20 @@ struct SentRows {
 
 class TokenExchange {
  public:
-  // Gathers the ids of the group. The call's rule has a letter e that is reached. `tokens`,
-  // `experts`: the operands of the call that are [tokens..., features] and [experts, ...]. `ids`:
-  // this rank's, [tokens..., choices]. Errors: kOutOfRange for an id of no expert, naming it, its
-  // place and its rank; failures.
-  static absl::StatusOr<TokenExchange> Create(const RankCall& call, int tokens, int experts,
-                                              const Tensor& ids);
+  // Gathers the ids of the group, the state of the call's decision. `ids`: this rank's, [tokens...,
+  // choices]. Errors: kOutOfRange for an id of no expert, naming it, its place and its rank;
+  // failures.
+  static absl::StatusOr<TokenExchange> Create(const RankCall& call, const Tensor& ids);
 
   // Whether this rank is the only one of its group. Then nothing is sent: the tokens at the experts
   // are this rank's own.
-  bool is_alone() const { return ranks_.size() <= 1; }
+  bool is_alone() const { return group_->is_alone(); }
   // What the tokens at this rank's experts pick.
   const PickedExperts& picked() const { return picked_; }
 
   // --- Requires: !is_alone().
-  int64_t num_sent() const { return SumOf(rows_[me_]); }
-  int64_t num_received() const;
+  int64_t num_sent() const;
+  int64_t num_received() const { return num_received_; }
   const Tensor& sent() const { return sent_; }  // [num_sent] i64: the token of each row sent
   // Sends rows [num_sent, n] to the experts, which get them as rows [num_received, n]. `number`
   // tells the exchanges of one call apart. Collective over the group. Errors: failures.
@@ -57,23 +78,17 @@ class TokenExchange {
 
  private:
   class Boxes;
-  TokenExchange(const RankCall& call, int experts);
-  static int64_t SumOf(absl::Span<const int64_t> rows);
+  explicit TokenExchange(const RankCall& call);
   absl::Status CheckIds(absl::Span<const int64_t> ids) const;
   void CountOnMeta();
   void Count(absl::Span<const int64_t> ids, std::vector<int64_t>& sent);
   absl::Status Move(absl::Span<const SentRows> rows, bool back, int number) const;
 
   const RankCall* call_;
-  AxisList axes_;
-  std::vector<int> ranks_;         // of the world, in the order of DeviceMesh::Group
-  size_t me_ = 0;                  // this rank's place among them
-  std::vector<int64_t> tokens_;    // of each rank
-  int64_t most_tokens_ = 0;        // of any rank
-  std::vector<IndexSet> experts_;  // of each rank
-  int64_t num_experts_ = 0;
+  const TokenGroup* group_;
   // Rows that rank [from] of the group sends to rank [to].
   std::vector<std::vector<int64_t>> rows_;
+  int64_t num_received_ = 0;
   Tensor sent_;
   PickedExperts picked_;
 };

@@ -400,6 +400,7 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
 }
 
 AxisList SentAxes(const OpRule& rule, const RuleAssignment& assignment, size_t letter) {
+  if (!rule.letters()[letter].reached) return {};
   std::vector<AxisMask> axes;
   for (const DimLayout& of : assignment.letters) axes.push_back(MaskOf(AxesOf(of)));
   return AxesIn(SharedAxes(rule, axes, letter));

@@ -135,7 +135,8 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
   }
   if (op.prepare != nullptr && decision->on_mesh) {
     DT_ASSIGN_OR_RETURN(decision->state,
-                        op.prepare({decision->operands, decision->attrs, context.rank()}));
+                        op.prepare({decision->operands, decision->rule, decision->assignment,
+                                    decision->attrs, context.rank()}));
   }
   decision->moves_asked_for = choice.asked_for;
   DT_RETURN_IF_ERROR(CheckImplicit(context, *decision));

@@ -80,6 +80,8 @@ struct OpState {
 };
 struct OpStateRequest {
   absl::Span<const Spec* const> operands;  // as the kernel sees them
+  const BoundRule& rule;
+  const RuleAssignment& assignment;
   AttrsView attrs;
   int rank;
 };
