@@ -6,6 +6,7 @@
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
@@ -90,6 +91,9 @@ TEST(ParallelPlan, ParsesWhatItPrints) {
              Rowwise("tp", Shard(1), Replicate()),
              VocabParallel("tp"),
              VocabParallel("tp", Shard(1)),
+             ExpertParallel("ep", Shard(0)),
+             ExpertParallel("ep", Replicate(), Shard(1)),
+             ExpertTensorParallel("tp", Shard(1)),
              Replicated("tp"),
              PrepareInput("tp", {}),
              PrepareInput("tp", {Shard(1), std::nullopt, Replicate()}),
