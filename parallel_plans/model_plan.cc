@@ -15,6 +15,16 @@ ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyVa
   return kPlan(std::move(axis), sequence_parallel);
 }
 
+template <bool kSharedExpert, bool kDenseLayers>
+ParallelPlan MixturePlan(std::string axis, bool sequence_parallel, const KeyValueAxes& key_value) {
+  return MixtureTensorParallelPlan(std::move(axis), sequence_parallel, key_value,
+                                   {kSharedExpert, kDenseLayers});
+}
+template <bool kSharedExpert, bool kDenseLayers>
+constexpr ModelPaths kMixturePaths = {MixturePlan<kSharedExpert, kDenseLayers>,
+                                      kTransformerAttention, kTransformerUnits, kTransformerStages,
+                                      kTransformerExperts};
+
 template <typename Config>
 absl::StatusOr<ModelConfig> Read(absl::string_view text) {
   return Config::FromJson(text);
@@ -24,15 +34,18 @@ absl::StatusOr<ModelConfig> Read(absl::string_view text) {
 
 constexpr ModelPaths kTransformerPaths = {TensorParallelPlan, kTransformerAttention,
                                           kTransformerUnits, kTransformerStages};
-constexpr ModelPaths kMixturePaths = {MixtureTensorParallelPlan, kTransformerAttention,
-                                      kTransformerUnits, kTransformerStages, kTransformerExperts};
 constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
                                    kGpt2Units, kGpt2Stages};
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
                                    kBertUnits, kBertStages};
 
 const ModelPaths& PathsOf(const TransformerConfig& config) {
-  return config.experts > 0 ? kMixturePaths : kTransformerPaths;
+  if (config.experts == 0) return kTransformerPaths;
+  const bool dense_layers = !config.dense_layers.empty();
+  if (config.shared_hidden > 0) {
+    return dense_layers ? kMixturePaths<true, true> : kMixturePaths<true, false>;
+  }
+  return dense_layers ? kMixturePaths<false, true> : kMixturePaths<false, false>;
 }
 
 absl::Span<const PlannedModel> PlannedModels() {
@@ -41,10 +54,11 @@ absl::Span<const PlannedModel> PlannedModels() {
       {"gpt2", &kGpt2Paths, Read<Gpt2Config>},
       {"llama", &kTransformerPaths, Read<TransformerConfig>},
       {"mistral", &kTransformerPaths, Read<TransformerConfig>},
-      {"mixtral", &kMixturePaths, Read<TransformerConfig>},
+      {"mixtral", &kMixturePaths<false, false>, Read<TransformerConfig>},
       {"qwen2", &kTransformerPaths, Read<TransformerConfig>},
+      {"qwen2_moe", &kMixturePaths<true, false>, Read<TransformerConfig>},
       {"qwen3", &kTransformerPaths, Read<TransformerConfig>},
-      {"qwen3_moe", &kMixturePaths, Read<TransformerConfig>},
+      {"qwen3_moe", &kMixturePaths<false, false>, Read<TransformerConfig>},
   };
   return kModels;
 }

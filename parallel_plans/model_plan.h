@@ -28,7 +28,7 @@ struct ModelPaths {
   StagePaths stages;
   const char* experts = nullptr;  // null: it has none
 };
-extern const ModelPaths kTransformerPaths, kMixturePaths, kGpt2Paths, kBertPaths;
+extern const ModelPaths kTransformerPaths, kGpt2Paths, kBertPaths;
 const ModelPaths& PathsOf(const TransformerConfig& config);
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;

@@ -85,7 +85,7 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
               Refuses("two axes"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
               Refuses("\"mamba\"; there are those for bert, gpt2, llama, mistral, mixtral, qwen2, "
-                      "qwen3, qwen3_moe"));
+                      "qwen2_moe, qwen3, qwen3_moe"));
 }
 
 // A small model, by the names that GPT-2 has for sizes, or by those that all others have.
@@ -154,7 +154,7 @@ TEST(PresetNames, AllApplyToAllModels) {
 TEST(PresetNames, ApplyToModelsWithExperts) {
   const std::vector<std::string> names = PresetNames(/*with_experts=*/true);
   ExpectDistinct(names, 144);
-  for (const std::string type : {"mixtral", "qwen3_moe"}) {
+  for (const std::string type : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
     ExpectAllApply(names, Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b"), type);
     ExpectAllApply({"ep", "ep+tp+sp"}, Mesh("a=2,b=2,tp=2;ep=a*b"), type);
     ExpectAsByOptions("dp+ep+tp+sp", Mesh("dp=2,ep=2,tp=2"), type);

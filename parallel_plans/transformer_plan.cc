@@ -17,6 +17,13 @@ namespace {
 
 Placement ResidualOf(bool sequence_parallel) { return sequence_parallel ? Shard(1) : Replicate(); }
 
+// MLPs at path `mlp`.
+void AddMlps(const std::string& mlp, const std::string& axis, bool sequence_parallel,
+             ParallelPlan& plan) {
+  plan.Add({absl::StrCat(mlp, ".{gate,up,gate_up}_proj"), Colwise(axis)});
+  plan.Add({absl::StrCat(mlp, ".down_proj"), Rowwise(axis, ResidualOf(sequence_parallel))});
+}
+
 // All but the MLPs.
 ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
                             const KeyValueAxes& key_value) {
@@ -45,15 +52,18 @@ ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value) {
   ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
-  plan.Add({"model.layers.*.mlp.{gate,up,gate_up}_proj", Colwise(axis)});
-  plan.Add({"model.layers.*.mlp.down_proj", Rowwise(axis, ResidualOf(sequence_parallel))});
+  AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;
 }
 
 ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
-                                       const KeyValueAxes& key_value) {
+                                       const KeyValueAxes& key_value, const BesideExperts& beside) {
   ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
   plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
+  if (beside.shared_expert) {
+    AddMlps("model.layers.*.mlp.shared_expert", axis, sequence_parallel, plan);
+  }
+  if (beside.dense_layers) AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;
 }
 

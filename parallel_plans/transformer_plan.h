@@ -23,12 +23,19 @@ struct KeyValueAxes {
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value = {});
 
+// What a Transformer with mixtures of experts has beside them.
+struct BesideExperts {
+  bool shared_expert = false;  // in each mixture
+  bool dense_layers = false;   // layers without a mixture
+};
+
 // The same for a Transformer with mixtures of experts: over `axis` the hidden features of each
-// expert are sharded. The router's weight is replicated; it works on each rank's tokens. With
-// `sequence_parallel` forward has 4 all-gathers per block: what the router has picked, ids and
-// weights, is gathered as well as the tokens.
+// expert are sharded, and so are those of shared experts and of dense layers. The router's weight
+// is replicated; it works on each rank's tokens. With `sequence_parallel` forward has 4 all-gathers
+// per mixture: what the router has picked, ids and weights, is gathered as well as the tokens.
 ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
-                                       const KeyValueAxes& key_value = {});
+                                       const KeyValueAxes& key_value = {},
+                                       const BesideExperts& beside = {});
 
 // The same for a Gpt2. Each rank takes queries, keys and values of its heads from its part of
 // c_attn.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
@@ -31,13 +32,13 @@ class ConfigParser : public nlohmann::json_sax<json> {
   bool string(std::string& value) override { return Keep(std::move(value)); }
   bool binary(json::binary_t&) override { return Fail("it is no text"); }
 
-  bool start_object(size_t) override { return Enter(ConfigReader::Nested::kObject); }
+  bool start_object(size_t) override { return Enter(ConfigReader::Object(), /*is_list=*/false); }
   bool key(std::string& name) override {
     keys_.back() = std::move(name);
     return true;
   }
   bool end_object() override { return Leave(); }
-  bool start_array(size_t) override { return Enter(ConfigReader::Nested::kEmptyList); }
+  bool start_array(size_t) override { return Enter(ConfigReader::List(), /*is_list=*/true); }
   bool end_array() override { return Leave(); }
   bool parse_error(size_t position, const std::string&, const json::exception&) override {
     return Fail(absl::StrCat("it is no JSON object: it goes wrong at byte ", position));
@@ -46,11 +47,10 @@ class ConfigParser : public nlohmann::json_sax<json> {
  private:
   static constexpr size_t kMaxDepth = 32;
 
-  bool Enter(ConfigReader::Nested kind) {
-    const bool is_list = kind != ConfigReader::Nested::kObject;
+  bool Enter(ConfigReader::Value value, bool is_list) {
     if (keys_.empty() && is_list) return Fail("it is no JSON object");
     if (keys_.size() == kMaxDepth) return Fail("it is nested too deeply for a configuration");
-    if (!keys_.empty() && !Keep(kind)) return false;
+    if (!keys_.empty() && !Keep(std::move(value))) return false;
     lists_ += is_list;
     is_list_.push_back(is_list);
     keys_.emplace_back();
@@ -64,7 +64,7 @@ class ConfigParser : public nlohmann::json_sax<json> {
   }
   bool Keep(ConfigReader::Value value) {
     if (keys_.empty()) return Fail("it is no JSON object");
-    if (lists_ == 1 && is_list_.back()) SetNotEmpty();
+    if (lists_ == 1 && is_list_.back()) AddElement(value);
     if (lists_ > 0 || keys_.size() > 2) return true;
     const std::string name = NameOf(keys_.size());
     const bool fresh = reader_.members_.emplace(name, std::move(value)).second;
@@ -74,10 +74,15 @@ class ConfigParser : public nlohmann::json_sax<json> {
   std::string NameOf(size_t depth) const {
     return depth == 1 ? keys_[0] : absl::StrCat(keys_[0], ".", keys_[1]);
   }
-  // The open list, whose own key is the last but one, has an element.
-  void SetNotEmpty() {
+  // To the open list, whose own key is the last but one.
+  void AddElement(const ConfigReader::Value& value) {
     if (keys_.size() > 3) return;
-    reader_.members_[NameOf(keys_.size() - 1)] = ConfigReader::Nested::kList;
+    auto& list = std::get<ConfigReader::List>(reader_.members_[NameOf(keys_.size() - 1)]);
+    if (const auto* const whole = std::get_if<int64_t>(&value)) {
+      list.numbers.push_back(*whole);
+    } else {
+      list.has_others = true;
+    }
   }
   bool Fail(absl::string_view why) {
     if (reader_.status_.ok()) reader_.status_ = InvalidArgument({reader_.reader_, ": ", why});
@@ -116,8 +121,7 @@ bool ConfigReader::IsNull(absl::string_view name) const {
 bool ConfigReader::HasObject(absl::string_view name) {
   const Value* const value = Find(name);
   if (value == nullptr) return false;
-  const Nested* const nested = std::get_if<Nested>(value);
-  if (nested != nullptr && *nested == Nested::kObject) return true;
+  if (std::holds_alternative<Object>(*value)) return true;
   Refuse(name, "give an object");
   return false;
 }
@@ -137,7 +141,7 @@ std::string ConfigReader::TextOf(const Value& value) {
   if (const auto* whole = std::get_if<int64_t>(&value)) return absl::StrCat(*whole);
   if (const auto* number = std::get_if<double>(&value)) return absl::StrCat(*number);
   if (std::holds_alternative<std::nullptr_t>(value)) return "null";
-  return std::get<Nested>(value) == Nested::kObject ? "an object" : "a list";
+  return std::holds_alternative<Object>(value) ? "an object" : "a list";
 }
 
 void ConfigReader::Refuse(absl::string_view name, absl::string_view why) {
@@ -212,11 +216,12 @@ void ConfigReader::Never(absl::string_view name, absl::string_view why) {
   if (Has(name)) Refuse(name, why);
 }
 
-void ConfigReader::OnlyEmptyList(absl::string_view name, absl::string_view why) {
-  const Value* const value = Find(name);
-  if (value == nullptr) return;
-  const Nested* const nested = std::get_if<Nested>(value);
-  if (nested == nullptr || *nested != Nested::kEmptyList) Refuse(name, why);
+std::vector<int64_t> ConfigReader::Indices(absl::string_view name, int64_t size) {
+  const List list = Get<List>(name, {}, "give a list");
+  const auto fits = [&](int64_t i) { return 0 <= i && i < size; };
+  if (!list.has_others && absl::c_all_of(list.numbers, fits)) return list.numbers;
+  Refuse(name, absl::StrCat("give a list of whole numbers from 0 to ", size - 1));
+  return {};
 }
 
 absl::Status CheckSizes(absl::string_view model, absl::Span<const NamedSize> sizes) {

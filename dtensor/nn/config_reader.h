@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,6 +55,8 @@ class ConfigReader {
   double Probability(absl::string_view name, double if_missing);  // 0 <= p < 1
   bool Flag(absl::string_view name, bool if_missing);
   std::string Text(absl::string_view name, absl::string_view if_missing);
+  // A list of whole numbers from 0 to size - 1. If it is missing, it is empty.
+  std::vector<int64_t> Indices(absl::string_view name, int64_t size);
   // A name of gelu_mlp.h.
   GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
   bool Has(absl::string_view name) const;     // it exists and is not null
@@ -68,7 +71,6 @@ class ConfigReader {
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);
   void OnlyText(absl::string_view name, absl::string_view only, absl::string_view why);
   void Never(absl::string_view name, absl::string_view why);  // any value but null
-  void OnlyEmptyList(absl::string_view name, absl::string_view why);
   // The same, with the caller's own text.
   void Refuse(absl::string_view name, absl::string_view why);
 
@@ -76,9 +78,13 @@ class ConfigReader {
 
  private:
   friend class ConfigParser;
-  enum class Nested { kObject, kEmptyList, kList };
+  struct Object {};  // its members have entries of their own
+  struct List {
+    std::vector<int64_t> numbers;
+    bool has_others = false;  // elements that are no whole numbers
+  };
   // Numbers that are whole and fit are int64_t.
-  using Value = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Nested>;
+  using Value = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Object, List>;
 
   explicit ConfigReader(absl::string_view reader) : reader_(reader) {}
   const Value* Find(absl::string_view name) const;  // null: missing, or null

@@ -15,10 +15,13 @@ TensorOr ModuleList::Forward(const DistributedTensor&) {
       {"a ModuleList only holds modules; call these, or use Sequential, which chains them"});
 }
 
-TensorOr Sequential::Forward(const DistributedTensor& x) {
-  TensorOr y = x;
-  for (int i = 0; i < size(); ++i) y = (*this)[i](y);
-  return y;
+TensorsOr Sequential::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  std::vector<DistributedTensor> values(operands.begin(), operands.end());
+  for (int i = 0; i < size(); ++i) {
+    const std::vector<TensorOr> given(values.begin(), values.end());
+    DT_ASSIGN_OR_RETURN(values, (*this)[i].Call(given));
+  }
+  return values;
 }
 
 }  // namespace dtensor

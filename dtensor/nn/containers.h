@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/runtime/core/export.h"
 
@@ -39,11 +40,11 @@ class ModuleList : public Module {
   std::vector<std::unique_ptr<Module>> modules_;
 };
 
-// Calls its modules one after the other, each on the previous one's result. Without modules it
-// returns x.
+// Calls its modules one after the other, each on the previous one's results. Without modules it
+// returns its operands. A class derived from it may name several operands or results.
 class Sequential : public ModuleList {
  protected:
-  TensorOr Forward(const DistributedTensor& x) override;
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 };
 
 }  // namespace dtensor

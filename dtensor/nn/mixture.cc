@@ -1,5 +1,7 @@
 #include "dtensor/nn/mixture.h"
 
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +28,16 @@ TensorOr Normalized(const DistributedTensor& x) {
   return Div(x, Reshape(Sum(x, {-1}), column));
 }
 
+// How many tokens picked each expert, and the sums of p [..., experts] over all tokens, as [1, 2,
+// experts].
+TensorOr RouterSums(const DistributedTensor& p, const DistributedTensor& ids) {
+  const int64_t experts = p.shape().back();
+  std::vector<int> tokens(p.ndim() - 1);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const TensorOr both = Stack({Bincount(ids, experts, p.dtype()), Sum(p, tokens)}, 0);
+  return Reshape(both, {1, 2, experts});
+}
+
 }  // namespace
 
 ExpertsLayer::ExpertsLayer(const MixtureConfig& config)
@@ -47,24 +59,59 @@ TensorsOr ExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands)
   return std::vector<DistributedTensor>{std::move(y)};
 }
 
-MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config)
-    : experts_per_token_(config.experts_per_token),
-      normalize_(config.normalize),
+MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config,
+                                   std::unique_ptr<Module> shared_expert)
+    : config_(config),
       router_(config.dim, config.experts, config.stddev),
-      experts_(config) {
+      experts_(config),
+      shared_expert_(std::move(shared_expert)) {
+  if (config.router_sums) SetResults({"y", "router_sums"});
   AddChild("gate", &router_);
   AddChild("experts", &experts_);
+  if (shared_expert_ == nullptr) return;
+  shared_expert_gate_ = std::make_unique<LinearLayer>(config.dim, 1, config.stddev);
+  AddChild("shared_expert", shared_expert_.get());
+  AddChild("shared_expert_gate", shared_expert_gate_.get());
 }
 
-TensorOr MixtureOfExperts::Forward(const DistributedTensor& x) {
+TensorsOr MixtureOfExperts::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  const DistributedTensor& x = operands[0];
   DT_ASSIGN_OR_RETURN(DistributedTensor logits, router_(x));
   if (SizeOf(logits.dtype()) == 2) {  // rounded to 16 bits, probabilities would tie
     DT_ASSIGN_OR_RETURN(logits, Cast(logits, DType::kF32));
   }
+  DT_ASSIGN_OR_RETURN(const DistributedTensor p, Softmax(logits));
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> picked,
-                      TopK(Softmax(logits), experts_per_token_));
-  const TensorOr weights = normalize_ ? Normalized(picked[0]) : TensorOr(picked[0]);
-  return experts_(x, picked[1], Cast(weights, x.dtype()));
+                      TopK(p, config_.experts_per_token));
+  const TensorOr weights = config_.normalize ? Normalized(picked[0]) : TensorOr(picked[0]);
+  std::vector<DistributedTensor> results(1);
+  DT_ASSIGN_OR_RETURN(results[0], AddShared(experts_(x, picked[1], Cast(weights, x.dtype())), x));
+  if (config_.router_sums) {
+    DT_ASSIGN_OR_RETURN(results.emplace_back(), RouterSums(p, picked[1]));
+  }
+  return results;
+}
+
+TensorOr MixtureOfExperts::AddShared(TensorOr y, const DistributedTensor& x) {
+  if (shared_expert_ == nullptr) return y;
+  return Add(y, Mul(Sigmoid((*shared_expert_gate_)(x)), (*shared_expert_)(x)));
+}
+
+TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens) {
+  const TensorOr of_all = Sum(router_sums, {0});
+  DT_RETURN_IF_ERROR(of_all.status());
+  const Dims& shape = router_sums->shape();
+  if (shape.size() != 3 || shape[0] < 1 || shape[1] != 2 || tokens < 1) {
+    return InvalidArgument({"BalancingLoss of sums ", router_sums->ToString(), " and ",
+                            absl::StrCat(tokens),
+                            " tokens; give [layers, 2, experts] of a layer "
+                            "or more, as a model with router_sums returns them, and 1 token or "
+                            "more"});
+  }
+  DT_ASSIGN_OR_RETURN(const DistributedTensor counts, Slice(of_all, 0, 0, 1));
+  const TensorOr products = Mul(counts.Detach(), Slice(of_all, 0, 1, 2));
+  const double n = static_cast<double>(shape[0]) * static_cast<double>(tokens);
+  return Scale(Sum(products, {0, 1}), static_cast<double>(shape[2]) / (n * n));
 }
 
 }  // namespace dtensor

@@ -33,6 +33,7 @@ constexpr ModelType kModelTypes[] = {
     {"mistral", Make<Transformer, TransformerConfig>},
     {"mixtral", Make<Transformer, TransformerConfig>},
     {"qwen2", Make<Transformer, TransformerConfig>},
+    {"qwen2_moe", Make<Transformer, TransformerConfig>},
     {"qwen3", Make<Transformer, TransformerConfig>},
     {"qwen3_moe", Make<Transformer, TransformerConfig>},
 };

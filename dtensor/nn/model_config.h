@@ -25,7 +25,8 @@ namespace DTENSOR_EXPORT dtensor {
 //                             and the pooled one
 //   gpt2                      Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
 //   llama, mistral, mixtral,  Transformer: the same
-//   qwen2, qwen3, qwen3_moe
+//   qwen2, qwen2_moe, qwen3,
+//   qwen3_moe
 //
 // Errors: kInvalidArgument for text that is not a JSON object, for a model_type that is missing or
 // unknown, listing the known ones, and for what FromJson of the model's configuration refuses.

@@ -17,7 +17,9 @@ namespace dtensor {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string Llama(absl::string_view more) {
   return absl::StrCat(R"({"model_type": "llama", "vocab_size": 96, "hidden_size": 32,
@@ -143,6 +145,33 @@ TEST(TransformerConfig, ReadsMixturesOfExperts) {
   EXPECT_EQ(named->experts, 3);
 }
 
+TEST(TransformerConfig, ReadsSharedExpertsAndLayersWithoutExperts) {
+  const auto qwen2 = TransformerConfig::FromJson(R"({"model_type": "qwen2_moe"})");
+  DT_ASSERT_OK(qwen2);
+  EXPECT_EQ(qwen2->heads, 16);
+  EXPECT_EQ(qwen2->kv_heads, 16);
+  EXPECT_EQ(qwen2->experts, 60);
+  EXPECT_EQ(qwen2->experts_per_token, 4);
+  EXPECT_EQ(qwen2->hidden, 1408);
+  EXPECT_EQ(qwen2->shared_hidden, 5632);
+  EXPECT_TRUE(qwen2->qkv_bias && !qwen2->o_bias && !qwen2->normalize_experts);
+  EXPECT_THAT(qwen2->dense_layers, IsEmpty());
+  const auto some = TransformerConfig::FromJson(
+      R"({"model_type": "qwen3_moe", "num_hidden_layers": 6, "decoder_sparse_step": 2,
+          "mlp_only_layers": [4, 3], "intermediate_size": 99})");
+  DT_ASSERT_OK(some);
+  EXPECT_THAT(some->dense_layers, ElementsAre(0, 2, 3, 4));
+  EXPECT_EQ(some->dense_hidden, 99);
+  EXPECT_EQ(some->shared_hidden, 0);
+  EXPECT_TRUE(some->has_experts(1) && !some->has_experts(3));
+  const auto none = TransformerConfig::FromJson(
+      R"({"model_type": "qwen2_moe", "num_hidden_layers": 2, "mlp_only_layers": [0, 1]})");
+  DT_ASSERT_OK(none);
+  EXPECT_EQ(none->experts, 0);
+  EXPECT_EQ(none->hidden, 5632);
+  EXPECT_THAT(none->dense_layers, IsEmpty());
+}
+
 TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   const auto refuses = [](absl::string_view type, absl::string_view member,
                           absl::string_view name) {
@@ -153,11 +182,17 @@ TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   };
   refuses("mixtral", R"("router_jitter_noise": 0.1)", "router_jitter_noise");
   refuses("mixtral", R"("num_experts_per_tok": 9)", "experts_per_token is 9");
-  refuses("qwen3_moe", R"("mlp_only_layers": [0])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": [24])", "mlp_only_layers is a list; give a list of");
+  refuses("qwen3_moe", R"("mlp_only_layers": [0, -1])", "whole numbers from 0 to 23");
+  refuses("qwen3_moe", R"("mlp_only_layers": [0, 1.5])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": ["0"])", "mlp_only_layers");
+  refuses("qwen3_moe", R"("mlp_only_layers": 0)", "mlp_only_layers is 0; give a list");
   refuses("qwen3_moe", R"("mlp_only_layers": [[]])", "mlp_only_layers");
   refuses("qwen3_moe", R"("mlp_only_layers": [{"a": 1}])", "mlp_only_layers");
   refuses("qwen3_moe", R"("mlp_only_layers": {})", "mlp_only_layers");
-  refuses("qwen3_moe", R"("decoder_sparse_step": 2)", "decoder_sparse_step");
+  refuses("qwen3_moe", R"("decoder_sparse_step": 0)", "decoder_sparse_step");
+  refuses("qwen2_moe", R"("use_sliding_window": true)", "use_sliding_window");
+  refuses("qwen2_moe", R"("shared_expert_intermediate_size": 0)", "shared_expert_intermediate");
   refuses("qwen3_moe", R"("num_experts": 5000)", "num_experts");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/containers.h"
@@ -28,6 +29,7 @@ MixtureConfig MixtureOf(const TransformerConfig& config) {
   mixture.experts = config.experts;
   mixture.experts_per_token = config.experts_per_token;
   mixture.normalize = config.normalize_experts;
+  mixture.router_sums = config.router_sums;
   mixture.stddev = config.init_stddev;
   mixture.down_stddev = ResidualStddev(config.init_stddev, config.layers);
   if (config.mixtral_names) {
@@ -38,13 +40,47 @@ MixtureConfig MixtureOf(const TransformerConfig& config) {
   return mixture;
 }
 
-std::unique_ptr<Module> MlpOf(const TransformerConfig& config) {
+std::unique_ptr<Module> MlpOf(const TransformerConfig& config, int64_t layer) {
   if (config.experts == 0) return std::make_unique<SwiGluMlp>(config);
-  return std::make_unique<MixtureOfExperts>(MixtureOf(config));
+  if (!config.has_experts(layer)) return std::make_unique<SwiGluMlp>(config, config.dense_hidden);
+  std::unique_ptr<Module> shared;
+  if (config.shared_hidden > 0) shared = std::make_unique<SwiGluMlp>(config, config.shared_hidden);
+  return std::make_unique<MixtureOfExperts>(MixtureOf(config), std::move(shared));
+}
+
+// Whether a layer before this one has router_sums, which are brought to it.
+bool HasSumsBefore(const TransformerConfig& config, int64_t layer) {
+  for (int64_t l = 0; config.router_sums && l < layer; ++l) {
+    if (config.has_experts(l)) return true;
+  }
+  return false;
+}
+
+absl::Status CheckDenseLayers(absl::string_view model, const TransformerConfig& config) {
+  int64_t with_experts = 0;
+  for (int64_t l = 0; l < config.layers; ++l) with_experts += config.has_experts(l) ? 1 : 0;
+  for (const int64_t layer : config.dense_layers) {
+    if (0 <= layer && layer < config.layers) continue;
+    return InvalidArgument({model, ": dense_layers has ", absl::StrCat(layer),
+                            ", and layers are 0 to ", absl::StrCat(config.layers - 1)});
+  }
+  if (with_experts > 0) return absl::OkStatus();
+  return InvalidArgument(
+      {model, ": all layers are in dense_layers; leave one out, or set experts to 0"});
+}
+
+// What only models with mixtures have.
+absl::Status CheckNoMixture(absl::string_view model, const TransformerConfig& config) {
+  const char* const has = !config.dense_layers.empty() ? "dense_layers"
+                          : config.shared_hidden > 0   ? "shared_hidden"
+                          : config.router_sums         ? "router_sums"
+                                                       : nullptr;
+  if (has == nullptr) return absl::OkStatus();
+  return InvalidArgument({model, ": ", has, " is set, and there are no experts; set experts, too"});
 }
 
 absl::Status CheckMixture(absl::string_view model, const TransformerConfig& config) {
-  if (config.experts == 0) return absl::OkStatus();
+  if (config.experts == 0) return CheckNoMixture(model, config);
   DT_RETURN_IF_ERROR(internal::CheckSizes(
       model, {{"experts", config.experts}, {"experts_per_token", config.experts_per_token}}));
   if (config.experts_per_token > config.experts) {
@@ -52,6 +88,7 @@ absl::Status CheckMixture(absl::string_view model, const TransformerConfig& conf
                             absl::StrCat(config.experts_per_token), ", and there are ",
                             absl::StrCat(config.experts), " experts; give no more than those"});
   }
+  DT_RETURN_IF_ERROR(CheckDenseLayers(model, config));
   if (!config.fused_projections && !config.mlp_bias) return absl::OkStatus();
   return InvalidArgument({model, ": experts have no ",
                           config.mlp_bias ? "mlp_bias" : "fused_projections",
@@ -70,6 +107,10 @@ int64_t TransformerConfig::mlp_hidden() const {
   return hidden > 0 ? hidden : std::max<int64_t>(64, dim * 8 / 3 / 64 * 64);
 }
 
+bool TransformerConfig::has_experts(int64_t layer) const {
+  return experts > 0 && !absl::c_linear_search(dense_layers, layer);
+}
+
 absl::Status TransformerConfig::Validate() const {
   constexpr absl::string_view kModel = "Transformer";
   DT_RETURN_IF_ERROR(
@@ -81,6 +122,8 @@ absl::Status TransformerConfig::Validate() const {
                                     {"hidden", hidden == 0 ? mlp_hidden() : hidden}}));
   for (const internal::NamedSize& size : {internal::NamedSize("head_size", head_size),
                                           {"window", window},
+                                          {"dense_hidden", dense_hidden},
+                                          {"shared_hidden", shared_hidden},
                                           {"first_window_layer", first_window_layer}}) {
     if (size.second >= 0) continue;
     return InvalidArgument(
@@ -166,8 +209,8 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
   return o_(Reshape(mixed, {x.shape()[0], x.shape()[1], heads_ * head_dim_}));
 }
 
-SwiGluMlp::SwiGluMlp(const TransformerConfig& config)
-    : hidden_(config.mlp_hidden()),
+SwiGluMlp::SwiGluMlp(const TransformerConfig& config, int64_t hidden)
+    : hidden_(hidden > 0 ? hidden : config.mlp_hidden()),
       down_(hidden_, config.dim, ResidualStddev(config.init_stddev, config.layers), {},
             BiasIf(config.mlp_bias)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
@@ -203,40 +246,64 @@ DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
     : attention_norm_(config.dim, config.norm_eps),
       mlp_norm_(config.dim, config.norm_eps),
       attention_(config, layer),
-      mlp_(MlpOf(config)) {
+      mlp_(MlpOf(config, layer)) {
+  const bool before = HasSumsBefore(config, layer);
+  if (before) SetOperands({"x", "router_sums"});
+  if (before || HasSumsBefore(config, layer + 1)) SetResults({"y", "router_sums"});
   AddChild("input_layernorm", &attention_norm_);
   AddChild("self_attn", &attention_);
   AddChild("post_attention_layernorm", &mlp_norm_);
   AddChild(config.experts > 0 && config.mixtral_names ? "block_sparse_moe" : "mlp", mlp_.get());
 }
 
-TensorOr DecoderBlock::Forward(const DistributedTensor& x) {
+TensorsOr DecoderBlock::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  const DistributedTensor& x = operands[0];
   const TensorOr h = Add(x, attention_(attention_norm_(x)));
-  return Add(h, (*mlp_)(mlp_norm_(h)));
+  DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, mlp_->Call({mlp_norm_(h)}));
+  DT_ASSIGN_OR_RETURN(results[0], Add(h, results[0]));
+  if (operands.size() == 1) return results;
+  if (results.size() == 1) {
+    results.push_back(operands[1]);
+  } else {
+    DT_ASSIGN_OR_RETURN(results[1], Concat({operands[1], results[1]}, 0));
+  }
+  return results;
 }
 
 class Transformer::Body : public Module {
  public:
   explicit Body(const TransformerConfig& config)
       : embedding_(config.vocab, config.dim, config.init_stddev),
+        layers_(config),
         norm_(config.dim, config.norm_eps) {
-    for (int64_t i = 0; i < config.layers; ++i) {
-      layers_.Append(std::make_unique<DecoderBlock>(config, i));
-    }
     AddChild("embed_tokens", &embedding_);
     AddChild("layers", &layers_);
     AddChild("norm", &norm_);
+    if (config.router_sums) SetResults({"y", "router_sums"});
   }
   const ParameterPtr& embedding_weight() const { return embedding_.weight(); }
 
  protected:
-  TensorOr Forward(const DistributedTensor& ids) override {
-    return norm_(layers_(embedding_(ids)));
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override {
+    DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results,
+                        layers_.Call({embedding_(operands[0])}));
+    DT_ASSIGN_OR_RETURN(results[0], norm_(results[0]));
+    return results;
   }
 
  private:
+  class Blocks : public Sequential {
+   public:
+    explicit Blocks(const TransformerConfig& config) {
+      for (int64_t i = 0; i < config.layers; ++i) {
+        Append(std::make_unique<DecoderBlock>(config, i));
+      }
+      if (config.router_sums) SetResults({"y", "router_sums"});
+    }
+  };
+
   EmbeddingLayer embedding_;
-  Sequential layers_;
+  Blocks layers_;
   RmsNormLayer norm_;
 };
 
@@ -248,20 +315,24 @@ Transformer::Transformer(const TransformerConfig& config)
                                                       ParameterInit::Normal(config.init_stddev))) {
   AddChild("model", body_.get());
   AddChild("lm_head", &lm_head_);
+  if (config.router_sums) SetResults({"logits", "router_sums"});
 }
 
 Transformer::~Transformer() = default;
 
-TensorOr Transformer::Forward(const DistributedTensor& ids) {
+TensorsOr Transformer::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  const DistributedTensor& ids = operands[0];
   if (ids.ndim() != 2) {
     return InvalidArgument({"Transformer: the ids are ", ids.ToString(),
                             "; give them as [batch, sequence], a text alone as [1, sequence]"});
   }
-  DT_ASSIGN_OR_RETURN(DistributedTensor x, (*body_)(ids));
+  DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, body_->Call({ids}));
+  DistributedTensor& x = results[0];
   if (slot_.cache != nullptr) {
     DT_ASSIGN_OR_RETURN(x, slot_.cache->LastTokens(x));
   }
-  return lm_head_(x);
+  DT_ASSIGN_OR_RETURN(x, lm_head_(x));
+  return results;
 }
 
 }  // namespace dtensor

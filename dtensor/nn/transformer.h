@@ -1,4 +1,4 @@
-// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, SmolLM2): RMSNorm, rotary
+// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, SmolLM2): RMSNorm, rotary
 // positions, grouped-query attention, SwiGLU, or mixtures of experts that are SwiGLU. Names and
 // shapes are those of Hugging Face's LlamaForCausalLM and similar classes, so their state dicts can
 // be loaded and saved by name.
@@ -16,6 +16,8 @@
 //   model.layers.N.mlp.gate.weight                            [experts, dim]
 //   model.layers.N.mlp.experts.{gate,up,down}_proj            [experts, out, in], in checkpoints
 //   model.layers.N.mlp.experts.E.{gate,up,down}_proj.weight   [out, in]
+//   model.layers.N.mlp.shared_expert.{gate,up,down}_proj.weight  [out, in]   if there is one
+//   model.layers.N.mlp.shared_expert_gate.weight                 [1, dim]
 //
 // and Mixtral's have "block_sparse_moe" for "mlp", and w1, w3 and w2 for gate_proj, up_proj and
 // down_proj.
@@ -61,27 +63,36 @@ struct TransformerConfig {
   // passes `experts_per_token`. normalize_experts: their weights are divided by their sum.
   int64_t experts = 0, experts_per_token = 2;
   bool normalize_experts = true;
-  bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen3-MoE's
+  bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen's
+  // Layers that have no experts but an MLP of `dense_hidden` features (0 means `hidden`).
+  std::vector<int64_t> dense_layers = {};
+  int64_t dense_hidden = 0;
+  // If not 0, the features of an MLP beside the experts, which all tokens pass (mixture.h).
+  int64_t shared_hidden = 0;
+  // The model has a second result, router_sums [layers with experts, 2, experts] (mixture.h), for
+  // BalancingLoss: as output_router_logits of Hugging Face's models.
+  bool router_sums = false;
   // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
   int64_t window = 0, first_window_layer = 0;
 
-  // Reads Hugging Face's config.json of a llama, mistral, mixtral, qwen2, qwen3 or qwen3_moe;
-  // without a model_type it is read as a llama's. Errors: kInvalidArgument for text that is not a
-  // JSON object, for members that are not numbers in range, and, by name, for what the model does
-  // not implement: another hidden_act, dropout, noise in the router, a mixture in some layers only,
-  // rotary embeddings with a scaling other than "linear" or "llama3", quantized weights. Members
-  // that do not affect results are ignored. Balancing losses (router_aux_loss_coef) are not
-  // computed. The list layer_types is ignored, too: which layers have windows follows from
-  // sliding_window, use_sliding_window and max_window_layers, from which Hugging Face derives the
-  // list.
+  // Reads Hugging Face's config.json of a llama, mistral, mixtral, qwen2, qwen2_moe, qwen3 or
+  // qwen3_moe; without a model_type it is read as a llama's. Errors: kInvalidArgument for text that
+  // is not a JSON object, for members that are not numbers in range, and, by name, for what the
+  // model does not implement: another hidden_act, dropout, noise in the router, rotary embeddings
+  // with a scaling other than "linear" or "llama3", quantized weights. Members that do not affect
+  // results are ignored, and so is output_router_logits: set router_sums. The list layer_types is
+  // ignored, too: which layers have windows follows from sliding_window, use_sliding_window and
+  // max_window_layers, from which Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
   int64_t mlp_hidden() const;
+  bool has_experts(int64_t layer) const;
   // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
   // kv_heads that do not divide heads, an odd head_dim, a negative window or first_window_layer; a
   // negative number of experts, more experts_per_token than experts, or none; a mixture with
-  // fused_projections or mlp_bias.
+  // fused_projections or mlp_bias; dense_layers that are no layers, or all of them; those,
+  // shared_hidden and router_sums without experts.
   absl::Status Validate() const;
 };
 
@@ -111,7 +122,8 @@ class GroupedQueryAttention : public AttentionModule {
 // down(silu(gate(x)) * up(x)).
 class SwiGluMlp : public Module {
  public:
-  explicit SwiGluMlp(const TransformerConfig& config);
+  // hidden: 0 means config.mlp_hidden().
+  explicit SwiGluMlp(const TransformerConfig& config, int64_t hidden = 0);
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
@@ -124,13 +136,16 @@ class SwiGluMlp : public Module {
   LinearLayer down_;
 };
 
-// x + attention(norm(x)), then x + mlp(norm(x)). The MLP is SwiGluMlp, or a MixtureOfExperts.
+// x + attention(norm(x)), then x + mlp(norm(x)). The MLP is SwiGluMlp, or a MixtureOfExperts. With
+// config.router_sums, the block appends those of its mixture to those of the blocks before: it has
+// a second operand of this name if there is a mixture before it, and a second result if there is
+// one up to it.
 class DecoderBlock : public Module {
  public:
   explicit DecoderBlock(const TransformerConfig& config, int64_t layer = 0);
 
  protected:
-  TensorOr Forward(const DistributedTensor& x) override;
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 
  private:
   RmsNormLayer attention_norm_, mlp_norm_;
@@ -138,8 +153,8 @@ class DecoderBlock : public Module {
   const std::unique_ptr<Module> mlp_;
 };
 
-// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]. With a cache
-// (kv_cache.h): logits of the last token only.
+// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab], and router_sums if
+// the configuration asks for them. With a cache (kv_cache.h): logits of the last token only.
 class Transformer : public Module {
  public:
   explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()
@@ -148,7 +163,7 @@ class Transformer : public Module {
   KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
-  TensorOr Forward(const DistributedTensor& ids) override;
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 
  private:
   class Body;  // "model": embedding, blocks, norm

@@ -1,3 +1,6 @@
+#include <vector>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/transformer.h"
@@ -13,11 +16,21 @@ struct Kind {
   absl::string_view type;
   int64_t vocab = 32000, dim = 4096, layers = 32, hidden = 0;
   int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t heads = 32;
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double norm_eps = 1e-6, rope_theta = 10000;
-  bool always_biased = false, may_be_biased = false, may_bias_mlp = false, qk_norm = false;
-  enum class Window { kNone, kAlways, kIfGiven, kIfUsed, kIfUsedByAll } window = Window::kNone;
-  enum class Mixture { kNone, kMixtral, kQwen } mixture = Mixture::kNone;
+  // qkv_biased: unless the file says otherwise, by qkv_bias.
+  bool always_biased = false, may_be_biased = false, may_bias_mlp = false, qkv_biased = false;
+  bool qk_norm = false;
+  enum class Window {
+    kNone,
+    kAlways,
+    kIfGiven,
+    kIfUsed,
+    kIfUsedByAll,
+    kNever
+  } window = Window::kNone;
+  enum class Mixture { kNone, kMixtral, kQwen2, kQwen3 } mixture = Mixture::kNone;
 };
 using Window = Kind::Window;
 using Mixture = Kind::Mixture;
@@ -37,6 +50,16 @@ constexpr Kind kKinds[] = {
      .kv_heads = 32,
      .always_biased = true,
      .window = Window::kIfUsed},
+    {.type = "qwen2_moe",
+     .vocab = 151936,
+     .dim = 2048,
+     .layers = 24,
+     .hidden = 5632,
+     .kv_heads = 16,
+     .heads = 16,
+     .qkv_biased = true,
+     .window = Window::kNever,
+     .mixture = Mixture::kQwen2},
     {.type = "qwen3",
      .vocab = 151936,
      .hidden = 22016,
@@ -49,11 +72,12 @@ constexpr Kind kKinds[] = {
      .vocab = 151936,
      .dim = 2048,
      .layers = 24,
+     .hidden = 6144,
      .kv_heads = 4,
      .may_be_biased = true,
      .qk_norm = true,
      .window = Window::kIfUsedByAll,
-     .mixture = Mixture::kQwen},
+     .mixture = Mixture::kQwen3},
 };
 
 const Kind& KindOf(ConfigReader& json) {
@@ -65,18 +89,23 @@ const Kind& KindOf(ConfigReader& json) {
   }
   json.Refuse("model_type",
               "this reads the configuration of a llama, mistral, mixtral, qwen2, "
-              "qwen3 or qwen3_moe");
+              "qwen2_moe, qwen3 or qwen3_moe");
   return kKinds[0];
 }
 
 void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
   constexpr absl::string_view kAttention = "attention_bias", kMlp = "mlp_bias";
   config.qkv_bias = kind.always_biased;
+  if (kind.qkv_biased) config.qkv_bias = json.Flag("qkv_bias", true);
   if (kind.may_be_biased) config.qkv_bias = config.o_bias = json.Flag(kAttention, false);
   if (kind.may_bias_mlp) config.mlp_bias = json.Flag(kMlp, false);
 }
 
 void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  if (kind.window == Window::kNever) {
+    json.OnlyFlag("use_sliding_window", false, "every other layer would have a window");
+    return;
+  }
   if (kind.window == Window::kNone || json.IsNull("sliding_window")) return;
   if (kind.window == Window::kIfGiven && !json.Has("sliding_window")) return;
   if (kind.window == Window::kAlways || kind.window == Window::kIfGiven) {
@@ -96,6 +125,23 @@ int64_t ReadExperts(ConfigReader& json, int64_t if_missing) {
   return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxExperts);
 }
 
+// Layers without experts: those of a list, and all but each step-th one.
+void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  const int64_t step = json.Size("decoder_sparse_step", 1, ConfigReader::kMaxLayers);
+  const std::vector<int64_t> listed = json.Indices("mlp_only_layers", config.layers);
+  if (!json.status().ok()) return;  // layers and step may be anything
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if ((layer + 1) % step == 0 && !absl::c_linear_search(listed, layer)) continue;
+    config.dense_layers.push_back(layer);
+  }
+  if (config.dense_layers.empty()) return;
+  config.dense_hidden = json.Size("intermediate_size", kind.hidden);
+  if (static_cast<int64_t>(config.dense_layers.size()) < config.layers) return;
+  config.hidden = config.dense_hidden;  // a model without experts
+  config.dense_layers.clear();
+  config.experts = config.dense_hidden = config.shared_hidden = 0;
+}
+
 // The MLP, or the experts.
 void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
   if (kind.mixture == Mixture::kNone) {
@@ -112,13 +158,13 @@ void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
     }
     return;
   }
-  config.hidden = json.Size("moe_intermediate_size", 768);
-  config.experts = ReadExperts(json, 128);
-  config.experts_per_token = json.Size("num_experts_per_tok", 8);
+  const bool shares = kind.mixture == Mixture::kQwen2;
+  config.hidden = json.Size("moe_intermediate_size", shares ? 1408 : 768);
+  config.experts = ReadExperts(json, shares ? 60 : 128);
+  config.experts_per_token = json.Size("num_experts_per_tok", shares ? 4 : 8);
   config.normalize_experts = json.Flag("norm_topk_prob", false);
-  constexpr absl::string_view kEach = "each layer has a mixture of experts";
-  if (json.Size("decoder_sparse_step", 1) > 1) json.Refuse("decoder_sparse_step", kEach);
-  json.OnlyEmptyList("mlp_only_layers", kEach);
+  if (shares) config.shared_hidden = json.Size("shared_expert_intermediate_size", 5632);
+  ReadDenseLayers(json, kind, config);
 }
 
 // Refuses members that would change the result and that this model does not support.
@@ -184,7 +230,7 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   config.vocab = json.Size("vocab_size", kind.vocab);
   config.dim = json.Size("hidden_size", kind.dim);
   config.layers = json.Size("num_hidden_layers", kind.layers, ConfigReader::kMaxLayers);
-  config.heads = json.Size("num_attention_heads", 32);
+  config.heads = json.Size("num_attention_heads", kind.heads);
   const bool as_heads = kind.kv_heads == 0 || json.IsNull("num_key_value_heads");
   config.kv_heads = json.Size("num_key_value_heads", as_heads ? config.heads : kind.kv_heads);
   ReadMlp(json, kind, config);

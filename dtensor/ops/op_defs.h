@@ -125,6 +125,11 @@ struct PadAttrs {
 absl::Span<const OpDef* const> ConcatOps();
 
 // embedding.cc
+struct BincountAttrs {
+  int64_t n = 0;
+  DType dtype = DType::kF32;
+  auto fields() const { return std::tie(n, dtype); }
+};
 absl::Span<const OpDef* const> EmbeddingOps();
 
 // expert_mlp.cc

@@ -173,6 +173,10 @@ TensorOr Pad(const TensorOr& x, int dim, int64_t before, int64_t after, double v
 // v is sharded, the result is P(sum). An id outside [0, v) is a failure (kOutOfRange): it ends the
 // world.
 TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
+// How often each of 0..n-1 occurs among ids [...] (i32 or i64): [n], "... -> n!", f32 or f64. The
+// result is P(sum) where ids are sharded. It is a float, so that it may stay Partial: in f32 a rank
+// counts up to 2^24 exactly. Other ids are not counted. Not differentiable.
+TensorOr Bincount(const TensorOr& ids, int64_t n, DType dtype = DType::kF32);
 // The MLPs of a mixture of experts. Each token picks some of e experts, and
 //
 //   y = sum over j of weights[j] down[id] (silu(gate[id] x) * up[id] x),   id = experts[j]

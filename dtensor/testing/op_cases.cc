@@ -195,6 +195,8 @@ std::vector<OpCase> AllOpCases() {
        {{{1, 2}}, {.shape = {1, 3}, .ids = 2}, {{1, 3}}, {{2, 1, 2}}, {{2, 1, 2}}, {{2, 2, 1}}}},
       {op("Embedding"), {}, {{{2, 3}, 5}, {{5, 4}}}, true},
       {op("Embedding"), {}, {{{4}, 3}, {{3, 2}}}, true},
+      {op("Bincount"), BincountAttrs{5}, {{{2, 3, 4}, 7}}, true},
+      {op("Bincount"), BincountAttrs{3, DType::kF64}, {{{6}, 2}}, true},
       {op("Rope"), RopeAttrs{100}, {{{2, 3, 2, 4}}}},
       {op("Rope"), RopeAttrs{100}, {{{1, 3, 1, 4}}}, false, 1, {.offset = 7}},
       {op("Rope"), RopeAttrs{10000}, {{{1, 5, 3, 2}}}},

@@ -16,8 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/nn/mixture.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/state_dict.h"
+#include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
@@ -98,14 +100,25 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
   // Hugging Face's LLaMA and its kin compute norms and angles in f32, whatever their type.
   // make_cases.py has those with experts do it in f64.
   double tolerance() const {
-    for (const absl::string_view in_f64 : {"gpt2", "bert", "mixtral", "qwen3_moe"}) {
+    for (const absl::string_view in_f64 : {"gpt2", "bert", "mixtral", "qwen2_moe", "qwen3_moe"}) {
       if (absl::StartsWith(GetParam(), in_f64)) return 1e-12;
     }
     return 2e-5;
   }
 
+  // Models with experts return what the balancing loss is made of.
+  bool is_mixture() const {
+    return absl::StrContains(GetParam(), "moe") || absl::StrContains(GetParam(), "mixtral");
+  }
+  absl::StatusOr<std::unique_ptr<Module>> NewModel() const {
+    if (!is_mixture()) return ModelFromJson(case_.config);
+    DT_ASSIGN_OR_RETURN(TransformerConfig config, TransformerConfig::FromJson(case_.config));
+    config.router_sums = true;
+    return std::make_unique<Transformer>(config);
+  }
+
   absl::StatusOr<std::unique_ptr<Module>> MakeModel(Context& context, DeviceMesh& mesh) const {
-    DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> model, ModelFromJson(case_.config));
+    DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> model, NewModel());
     DT_ASSIGN_OR_RETURN(const TensorParallelism planned, PlanTensorParallel(case_.config, mesh));
     mesh = planned.mesh;
     model->SetDType(DType::kF64);
@@ -125,7 +138,11 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
       operands.push_back(
           Distribute<int64_t>(context, Layout::Replicated(mesh, 2), ids.shape, values));
     }
-    DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, model->Call(operands));
+    DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, model->Call(operands));
+    if (is_mixture()) {
+      const int64_t tokens = NumElements(case_.operands[0].shape);
+      DT_ASSIGN_OR_RETURN(results[1], BalancingLoss(results[1], tokens));
+    }
     EXPECT_EQ(results.size(), case_.results.size());
     TensorOr loss;
     for (size_t r = 0; r < results.size(); ++r) {
@@ -191,8 +208,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
                                            "bert", "bert_otherwise", "llama", "llama_otherwise",
                                            "llama_otherwise_biased", "llama_otherwise_linear",
                                            "llama_otherwise_llama3", "mistral_otherwise", "mixtral",
-                                           "mixtral_otherwise", "qwen2_otherwise", "qwen3",
-                                           "qwen3_moe", "qwen3_moe_otherwise"),
+                                           "mixtral_otherwise", "qwen2_moe", "qwen2_moe_otherwise",
+                                           "qwen2_otherwise", "qwen3", "qwen3_moe",
+                                           "qwen3_moe_otherwise",
+                                           "qwen3_moe_otherwise_every_second"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(HuggingFace, ComputesTheSameOnOneRankAndByPlans) {

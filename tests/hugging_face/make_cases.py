@@ -2,7 +2,7 @@
 
   $(bench/peers/setup transformers) tests/hugging_face/make_cases.py
 
-Case c has c/operand0... (token ids), c/result0... and c/gradient/NAME of parameters NAME: of the sum of all results,
+Case c has c/operand0... (token ids), c/result0... (of models with experts, the last is the balancing loss) and c/gradient/NAME of parameters NAME: of the sum of all results,
 each number times formula("result0...", its index). Its parameters are formula(NAME, index) as well, and are not stored;
 hugging_face_test.cc has the same formula. The configuration is in the file's metadata, under c, as the class wrote it,
 beside the versions that made the file. Other versions, or another CPU, may make other last bits.
@@ -21,7 +21,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+                          Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
@@ -80,6 +81,7 @@ def case(name, model, *operands, **more):
     model = fill(model)
     outputs = model(*operands, **more)
     results = [outputs.logits] if "logits" in outputs else [outputs.last_hidden_state, outputs.pooler_output]
+    results += [outputs.aux_loss] if "aux_loss" in outputs else []
     loss = sum((y * formula(f"result{r}", y.numel()).view_as(y)).sum() for r, y in enumerate(results))
     loss.backward()
     stored = {f"operand{i}": x for i, x in enumerate([*operands, *more.values()])}
@@ -159,17 +161,28 @@ case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_wind
 case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
      ids(11, 2, 9))
 case("qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=6, tie_word_embeddings=True)), ids(11, 2, 5))
-experts = llama | dict(experts_implementation="eager")  # grouped_mm, the default, has no f64
+# grouped_mm, the default, has no f64
+experts = llama | dict(experts_implementation="eager", output_router_logits=True)
 mixture("mixtral", MixtralForCausalLM, MixtralConfig(**experts, num_local_experts=5), ids(11, 2, 5))
 mixture("mixtral_otherwise", MixtralForCausalLM,
         MixtralConfig(**experts, num_local_experts=5, num_experts_per_tok=1, sliding_window=3, head_dim=8,
                       rms_norm_eps=1e-2, rope_parameters={"rope_type": "default", "rope_theta": 100.0}), ids(11, 2, 9))
 experts |= dict(moe_intermediate_size=6)
+mixture("qwen2_moe", Qwen2MoeForCausalLM,
+        Qwen2MoeConfig(**experts, num_experts=6, num_experts_per_tok=2, shared_expert_intermediate_size=10),
+        ids(11, 2, 4))
+mixture("qwen2_moe_otherwise", Qwen2MoeForCausalLM,
+        Qwen2MoeConfig(**(experts | dict(num_hidden_layers=3)), num_experts=4, num_experts_per_tok=3,
+                       shared_expert_intermediate_size=9, norm_topk_prob=True, qkv_bias=False, mlp_only_layers=[1]),
+        ids(11, 2, 3))
 mixture("qwen3_moe", Qwen3MoeForCausalLM,
         Qwen3MoeConfig(**experts, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, head_dim=6), ids(11, 2, 4))
 mixture("qwen3_moe_otherwise", Qwen3MoeForCausalLM,
         Qwen3MoeConfig(**(experts | dict(moe_intermediate_size=8)), num_experts=4, num_experts_per_tok=3,
                        attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-2, use_sliding_window=True,
                        sliding_window=3, rope_parameters={"rope_type": "default", "rope_theta": 50.0}), ids(11, 2, 5))
+mixture("qwen3_moe_otherwise_every_second", Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(**experts, num_experts=4, num_experts_per_tok=2, head_dim=6, decoder_sparse_step=2),
+        ids(11, 2, 5))
 
 save_file(tensors, pathlib.Path(__file__).parent / "cases.safetensors", metadata=metadata)

@@ -334,6 +334,81 @@ TEST(Mixture, RefusesExpertsThatDoNotDivide) {
                             HasSubstr("ExpertParallel(\"ep\", out S(0))"), HasSubstr("uneven"))));
 }
 
+// A block without experts, between two whose mixtures have a shared expert.
+TransformerConfig ConfigWithSums() {
+  TransformerConfig config = Config();
+  config.layers = 3;
+  config.dense_layers = {1};
+  config.dense_hidden = 16;
+  config.shared_hidden = 8;
+  config.router_sums = true;
+  return config;
+}
+
+// The loss is a sum of logits and router_sums, so the gradients of both are compared.
+TEST(Mixture, ReturnsRouterSumsOnEveryMesh) {
+  ExpectAsOnOneRank(ConfigWithSums(), {},
+                    {"tp=2", "tp=4", "ep=2", "ep=2,tp=2", "dp=2,ep=2", "cp=2,tp=2", "cp=2,ep=2",
+                     "dp=2,ep=2,tp=2", "fsdp=2", "fsdp=2,ep=2"});
+  ExpectAsOnOneRank(ConfigWithSums(), {.sequence_parallel = false}, {"tp=2", "ep=2,tp=2"});
+  ExpectAsOnOneRank(ConfigWithSums(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
+}
+
+// They are Partial where tokens are sharded, and nothing adds them up before someone wants them.
+TEST(Mixture, RouterSumsMoveNothing) {
+  TransformerConfig without = ConfigWithSums();
+  without.router_sums = false;
+  for (const std::string mesh : {"ep=2", "tp=2", "dp=2,cp=2"}) {
+    if (!SuiteHasRanks(DeviceMesh::Parse(mesh)->size())) continue;
+    EXPECT_EQ(CallsOf(Train(ConfigWithSums(), {.mesh = mesh}).forward),
+              CallsOf(Train(without, {.mesh = mesh}).forward))
+        << mesh;
+  }
+}
+
+// Two layers, three experts, 4 tokens of two picks.
+TEST(Mixture, BalancingLossIsThatOfTheWholeBatch) {
+  const std::vector<double> sums = {4, 3, 1, 2, 1.5, 0.5, 2, 2, 4, 1, 1, 2};
+  for (const std::string mesh : {"dp=1", "dp=2"}) {
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const DeviceMesh on, DeviceMesh::Parse(mesh));
+      std::vector<double> mine = sums;
+      for (double& x : mine) x *= on.size() == 1 ? 1 : context.rank() == 0 ? 0.75 : 0.25;
+      DT_ASSIGN_OR_RETURN(const Tensor local, FromHost<double>(context.device(), mine, {2, 2, 3}));
+      DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                          FromLocal(context, on, {Partial()}, {2, 2, 3}, local));
+      DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor loss, BalancingLoss(x, 4));
+      DT_RETURN_IF_ERROR(Backward(loss));
+      // counts 6 5 5, probabilities 3 2.5 2.5, of 8 rows
+      DT_ASSIGN_OR_RETURN(const std::vector<double> value, ToGlobal<double>(loss.Detach()));
+      EXPECT_NEAR(value[0], 3 * (6 * 3 + 5 * 2.5 + 5 * 2.5) / 64, 1e-12);
+      DT_ASSIGN_OR_RETURN(const std::vector<double> gradient, ToGlobal<double>(x.grad()));
+      for (int i = 0; i < 12; ++i) {
+        const double count = i % 3 == 0 ? 6 : 5;
+        EXPECT_NEAR(gradient[i], i / 3 % 2 == 0 ? 0 : 3 * count / 64, 1e-12) << i;
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
+TEST(Mixture, BalancingLossRefusesWhatIsNoSums) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=1");
+    const auto sums = [&](const Dims& shape) {
+      return Full(context, mesh, {Replicate()}, shape, DType::kF32, 1);
+    };
+    EXPECT_THAT(BalancingLoss(sums({2, 3}), 4).status(), Refuses(HasSubstr("[2, 3] f32")));
+    EXPECT_THAT(BalancingLoss(sums({1, 3, 2}), 4).status(), Refuses(HasSubstr("2, experts")));
+    EXPECT_THAT(BalancingLoss(sums({0, 2, 3}), 4).status(), Refuses(HasSubstr("a layer or more")));
+    EXPECT_THAT(BalancingLoss(sums({1, 2, 3}), 0).status(), Refuses(HasSubstr("0 tokens")));
+    EXPECT_THAT(BalancingLoss(TensorOr(absl::NotFoundError("x")), 4).status(),
+                StatusIs(absl::StatusCode::kNotFound));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(Mixture, RefusesImpossibleNumbers) {
   TransformerConfig config = Config();
   config.experts_per_token = 5;
@@ -346,6 +421,20 @@ TEST(Mixture, RefusesImpossibleNumbers) {
   config = Config();
   config.fused_projections = true;
   EXPECT_THAT(config.Validate(), Refuses(HasSubstr("fused_projections")));
+  config = Config();
+  config.dense_layers = {0, config.layers};
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("dense_layers has 2, and layers are 0 to 1")));
+  config.dense_layers = {1, 0};
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("all layers are in dense_layers")));
+  config = Config();
+  config.shared_hidden = -1;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("shared_hidden is -1")));
+  config.experts = 0;
+  config.shared_hidden = 8;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("shared_hidden is set")));
+  config.shared_hidden = 0;
+  config.router_sums = true;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("router_sums is set")));
 }
 
 // A style of experts where there are none.

@@ -10,6 +10,7 @@
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/nn/mixture.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
@@ -48,6 +49,7 @@ struct Case {
   std::vector<std::string> recompute = {};
   bool tied = false;
   bool one_forward_one_backward = false;  // else Backward of the sum of all losses
+  bool mixtures = false;                  // whose balancing loss is a part of the loss
 };
 
 struct Outcome {
@@ -86,11 +88,13 @@ TensorOr Tokens(Context& context, const DeviceMesh& mesh, int64_t micro, int fac
 
 // What a micro-batch contributes to the mean loss of all.
 TensorOr Loss(Context& context, const DeviceMesh& mesh, Module& model, int64_t micro) {
-  DT_ASSIGN_OR_RETURN(const auto logits, model(Tokens(context, mesh, micro, 7)));
+  DT_ASSIGN_OR_RETURN(const auto results, model.Call({Tokens(context, mesh, micro, 7)}));
+  const DistributedTensor& logits = results[0];
   DT_ASSIGN_OR_RETURN(const auto targets, Tokens(context, mesh, micro, 5));
   DT_ASSIGN_OR_RETURN(const Layout there, targets.layout().OnMesh(logits.mesh()));
-  return Scale(Mean(CrossEntropy(logits, targets.Redistribute(there)), {0, 1}),
-               1.0 / kMicroBatches);
+  TensorOr loss = Mean(CrossEntropy(logits, targets.Redistribute(there)), {0, 1});
+  if (results.size() == 2) loss = Add(loss, BalancingLoss(results[1], kBatch * kSequence));
+  return Scale(loss, 1.0 / kMicroBatches);
 }
 
 // The mean loss, after Backward.
@@ -110,6 +114,12 @@ absl::StatusOr<Outcome> Train(Context& context, const Case& c) {
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(c.plan));
   TransformerConfig config = SmallTransformer();
   config.tie_embeddings = c.tied;
+  if (c.mixtures) {
+    config.layers = 4;
+    config.experts = 4;
+    config.dense_layers = {0, 2};
+    config.router_sums = true;
+  }
   Transformer model(config);
   model.SetDType(DType::kF64);
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3, .recompute = c.recompute}));
@@ -199,6 +209,33 @@ TEST(Stages, TrainAsOneRankDoes) {
         ExpectSame(run.gradients, one.gradients, "gradient " + what);
         ExpectSame(run.weights, one.weights, "weight " + what);
       }
+    }
+  }
+}
+
+// Router sums go from stage to stage with the activations, through stages without experts, too.
+TEST(Stages, BalanceTheExpertsOfAllStages) {
+  const Outcome one = RunCase({.mesh = "tp=1", .plan = "", .mixtures = true});
+  const std::string two = PipelinePlan("pp", 2, 4).ToString() + "\n";
+  const std::string four = PipelinePlan("pp", 4, 4).ToString() + "\n";
+  const std::string tp =
+      MixtureTensorParallelPlan("tp", true, {}, {.dense_layers = true}).ToString() + "\n";
+  const std::string ep = ExpertParallelPlan("ep").ToString() + "\n";
+  for (Case c : std::vector<Case>{{"pp=2", two},
+                                  {"pp=4", four},
+                                  {"pp=4", four, {"model.layers.*"}},
+                                  {"pp=2,tp=2", tp + two},
+                                  {"pp=2,ep=2", ep + two, {"model.layers.{1,2}"}},
+                                  {"pp=4,ep=2", ep + four}}) {
+    if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;
+    c.mixtures = true;
+    for (const bool in_turns : {false, true}) {
+      c.one_forward_one_backward = in_turns;
+      const std::string what = absl::StrCat(c.mesh, in_turns ? ", 1F1B\n" : "\n", c.plan);
+      const Outcome run = RunCase(c);
+      EXPECT_LE(RelativeRms(run.losses, one.losses), 1e-10) << what;
+      ExpectSame(run.gradients, one.gradients, "gradient " + what);
+      ExpectSame(run.weights, one.weights, "weight " + what);
     }
   }
 }

@@ -325,6 +325,9 @@ def mixtures():  # the last: what is drawn here changes no other case
     case("expert_mlp_twice", expert_mlp, *operands(twice))
     case("expert_mlp_vector", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 2)))
     case("expert_mlp_empty", expert_mlp, *operands(choices([0, 1, 2, 3], 4, 2, 0)))
+    case("bincount", lambda x: torch.histc(x.double(), 5, 0, 5), ids(5, 3, 4))
+    case("bincount_of_others", lambda x: torch.histc(x.double(), 4, -0.5, 3.5), ids(9, 20) - 3)
+    case("bincount_empty", lambda x: torch.histc(x.double(), 3, 0, 3), ids(3, 2, 0))
 
 
 def main():

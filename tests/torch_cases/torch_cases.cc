@@ -262,6 +262,14 @@ void AddTransformers(std::vector<TorchCases>& all) {
   losses({"cross_entropy_padded_smoothed"}, {.label_smoothing = .1, .classes = 5});
   mean(Names("cross_entropy_mean", {"empty", "of_none"}), {});
   mean({"cross_entropy_mean_ignored"}, {.label_smoothing = .2});
+  const auto bincount = [&](const char* name, int64_t n) {
+    all.push_back({{name}, &OpNamed("Bincount"), Call([n](Operands x) {
+                     return Bincount(x[0], n, DType::kF64);
+                   })});
+  };
+  bincount("bincount", 5);
+  bincount("bincount_of_others", 4);
+  bincount("bincount_empty", 3);
   all.push_back({Names("expert_mlp", {"one", "all", "twice", "vector", "empty"}),
                  &OpNamed("ExpertMlp"),
                  Call([](Operands x) { return ExpertMlp(x[0], x[1], x[2], x[3], x[4], x[5]); })});
