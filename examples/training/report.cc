@@ -156,6 +156,7 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
                                             {"hidden", text(model.mlp_hidden())},
                                             {"experts", text(model.experts)},
                                             {"experts_per_token", text(model.experts_per_token)},
+                                            {"balance", ExactText(config.balance)},
                                             {"rope_theta", ExactText(model.rope_theta)},
                                             {"norm_eps", ExactText(model.norm_eps)},
                                             {"batch", text(config.batch)},

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/hugging_face/load.h"
+#include "dtensor/nn/mixture.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
@@ -48,6 +51,10 @@ absl::Status CheckRanges(const TrainConfig& config) {
     if (range.value >= range.least && range.value <= range.most) continue;
     return InvalidArgument({range.flag, ": ", absl::StrCat(range.value), " is out of range; take ",
                             absl::StrCat(range.least), " to ", absl::StrCat(range.most)});
+  }
+  if (!std::isfinite(config.balance) || config.balance < 0) {
+    return InvalidArgument({"--balance: ", absl::StrCat(config.balance),
+                            " is no factor of a loss; take a number from 0"});
   }
   if (std::isfinite(config.lr) && config.lr > 0) return absl::OkStatus();
   return InvalidArgument({"--lr: ", absl::StrCat(config.lr), " is no rate; take a number above 0"});
@@ -110,13 +117,19 @@ absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
-  std::unique_ptr<Module> model;
+  std::optional<TransformerConfig> transformer = config.model;
   if (config.pretrained) {
-    DT_ASSIGN_OR_RETURN(model, ModelFromJson(config.pretrained->config));
-    model->SkipFirstValues();
-  } else {
-    model = std::make_unique<Transformer>(config.model);
+    DT_ASSIGN_OR_RETURN(const PresetOptions options, PresetOptionsFor(config.pretrained->config));
+    transformer = options.transformer;
   }
+  std::unique_ptr<Module> model;
+  if (transformer) {
+    transformer->router_sums = transformer->experts > 0 && config.balance > 0;
+    model = std::make_unique<Transformer>(*transformer);
+  } else {
+    DT_ASSIGN_OR_RETURN(model, ModelFromJson(config.pretrained->config));
+  }
+  if (config.pretrained) model->SkipFirstValues();
   model->SetDType(config.dtype);
   return model;
 }
@@ -187,13 +200,17 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
   }
   // Every rank has all tokens and drops those that it does not need, without communication.
   const Layout whole = Layout::Replicated(config_.mesh, 2);
-  DT_ASSIGN_OR_RETURN(const DistributedTensor logits,
-                      (*model_)(Distribute<int32_t>(context_, whole, {rows, sequence}, ids)));
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
+                      model_->Call({Distribute<int32_t>(context_, whole, {rows, sequence}, ids)}));
+  const DistributedTensor& logits = results[0];
   // The logits of a pipeline are on the last stage's mesh.
   const Layout there = Layout::Replicated(logits.mesh(), 2);
-  const TensorOr loss =
+  TensorOr loss =
       Mean(CrossEntropy(logits, Distribute<int32_t>(context_, there, {rows, sequence}, targets)),
            {0, 1});
+  if (results.size() == 2 && context_.recording()) {
+    loss = Add(loss, Scale(BalancingLoss(results[1], rows * sequence), config_.balance));
+  }
   if (config_.micro_batches == 1) return loss;
   return Scale(loss, 1.0 / static_cast<double>(config_.micro_batches));
 }

@@ -48,6 +48,8 @@ struct TrainConfig {
   int64_t batch = 8, sequence = 256, steps = 300;
   int64_t micro_batches = 1;  // parts of a batch, which go through a pipeline one after the other
   double lr = 3e-3, clip = 1.0;
+  // Of models with experts: BalancingLoss (mixture.h) times this is a part of the training loss.
+  double balance = 0.01;
   int64_t warmup = 50;  // steps over which lr rises linearly
   AdamWOptions adamw;
   uint64_t seed = 1;
@@ -84,7 +86,8 @@ class Trainer {
   absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens);
   // Forward and backward without an optimizer step. The reduced gradients stay in the parameters.
   absl::StatusOr<DistributedTensor> LossAndGradients(absl::Span<const int32_t> tokens);
-  // The mean loss (nats per token) of a batch, without recording and without dropout. Collective.
+  // The mean loss (nats per token) of a batch, without recording, dropout and balancing.
+  // Collective.
   absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
 
   Module& model() { return *model_; }
@@ -100,7 +103,8 @@ class Trainer {
  private:
   Trainer(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
   absl::Status CheckSize(absl::Span<const int32_t> tokens) const;
-  // The mean loss of a batch, and what a micro-batch contributes to it.
+  // The mean loss of a batch, and what a micro-batch contributes to it. While the Context records,
+  // they include balancing.
   TensorOr Forward(absl::Span<const int32_t> tokens);
   TensorOr ForwardPart(absl::Span<const int32_t> tokens, int64_t index);
   TrainingState State();
