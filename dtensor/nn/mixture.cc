@@ -108,8 +108,10 @@ TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens) {
                             "or more, as a model with router_sums returns them, and 1 token or "
                             "more"});
   }
+  // With whole counts the probabilities may stay Partial, and so may the loss.
   DT_ASSIGN_OR_RETURN(const DistributedTensor counts, Slice(of_all, 0, 0, 1));
-  const TensorOr products = Mul(counts.Detach(), Slice(of_all, 0, 1, 2));
+  const TensorOr whole = counts.Detach().Redistribute(Layout::Replicated(counts.mesh(), 2));
+  const TensorOr products = Mul(whole, Slice(of_all, 0, 1, 2));
   const double n = static_cast<double>(shape[0]) * static_cast<double>(tokens);
   return Scale(Sum(products, {0, 1}), static_cast<double>(shape[2]) / (n * n));
 }

@@ -378,8 +378,14 @@ TEST(Mixture, BalancingLossIsThatOfTheWholeBatch) {
       DT_ASSIGN_OR_RETURN(DistributedTensor x,
                           FromLocal(context, on, {Partial()}, {2, 2, 3}, local));
       DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+      context.communicator().ResetTraffic();
       DT_ASSIGN_OR_RETURN(const DistributedTensor loss, BalancingLoss(x, 4));
       DT_RETURN_IF_ERROR(Backward(loss));
+      if (on.size() == 2) {  // the counts become whole; the loss stays a sum over the ranks
+        EXPECT_THAT(CallsOf(context.communicator().traffic()),
+                    ElementsAre(Pair("dp all-reduce", 1)));
+        EXPECT_EQ(loss.ToString(), R"([] f64 on ["dp"=2] as P(sum: dp))");
+      }
       // counts 6 5 5, probabilities 3 2.5 2.5, of 8 rows
       DT_ASSIGN_OR_RETURN(const std::vector<double> value, ToGlobal<double>(loss.Detach()));
       EXPECT_NEAR(value[0], 3 * (6 * 3 + 5 * 2.5 + 5 * 2.5) / 64, 1e-12);
