@@ -2,6 +2,7 @@
 // text.
 #include "dtensor/nn/model_config.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -214,6 +215,29 @@ TEST(TransformerConfig, ReadsHowRopeIsScaled) {
   EXPECT_EQ(llama3->rope_scaling.trained, 8192);
 }
 
+TEST(TransformerConfig, ReadsYarn) {
+  const auto yarn = [](absl::string_view more) {
+    const auto config = TransformerConfig::FromJson(
+        Llama(absl::StrCat(R"("rope_scaling": {"type": "yarn", "factor": 4.0, )", more,
+                           R"("original_max_position_embeddings": 32768})")));
+    EXPECT_THAT(config, IsOk());
+    return config.ok() ? config->rope_scaling : RopeScaling();
+  };
+  RopeScaling want = {.factor = 4, .low = 1, .high = 32, .trained = 32768};
+  want.transition = RopeTransition::kByWholePairs;
+  want.amplitude = 0.1 * std::log(4) + 1;
+  EXPECT_EQ(yarn(""), want);
+  want.amplitude = (0.2 * std::log(4) + 1) / (0.05 * std::log(4) + 1);
+  EXPECT_EQ(yarn(R"("mscale": 2, "mscale_all_dim": 0.5, )"), want);
+  want.amplitude = 1.5;
+  want.transition = RopeTransition::kByPairs;
+  want.low = 2;
+  want.high = 16;
+  EXPECT_EQ(
+      yarn(R"("attention_factor": 1.5, "truncate": false, "beta_slow": 2, "beta_fast": 16, )"),
+      want);
+}
+
 TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   const auto refuses = [](absl::string_view member, absl::string_view name, absl::string_view why) {
     EXPECT_THAT(TransformerConfig::FromJson(Llama(member)),
@@ -225,6 +249,14 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   refuses(R"("attention_bias": 1)", "attention_bias", "true or false");
   refuses(R"("head_dim": 0)", "head_dim", "from 1 to");
   refuses(R"("attention_dropout": 0.1)", "attention_dropout", "set it to 0");
+  refuses(R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
+          "rope_scaling.original_max_position_embeddings", "missing");
+  refuses(R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1,
+              "original_max_position_embeddings": 8})",
+          "rope_scaling.beta_fast", "more than beta_slow");
+  refuses(R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "attention_factor": 0,
+              "original_max_position_embeddings": 8})",
+          "rope_scaling.attention_factor", "above 0");
   refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
           "rope_scaling.low_freq_factor", "missing; give a number above 0");
   refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
@@ -232,8 +264,8 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
           "rope_scaling.high_freq_factor", "more than low_freq_factor");
   refuses(R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor", "above 0");
   refuses(R"("rope_scaling": {"factor": 2})", "rope_scaling.factor", "how it scales");
-  refuses(R"("rope_parameters": {"rope_type": "yarn", "factor": 2})", "rope_parameters.rope_type",
-          "linear or llama3");
+  refuses(R"("rope_parameters": {"rope_type": "dynamic", "factor": 2})",
+          "rope_parameters.rope_type", "linear, llama3 or yarn");
   refuses(R"("rope_theta": 0)", "rope_theta", "above 0");
   refuses(R"("rope_parameters": {"rope_theta": 0})", "rope_parameters.rope_theta", "is 0; give");
   refuses(R"("rope_scaling": "linear")", "rope_scaling", "give an object");

@@ -1,3 +1,5 @@
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -183,6 +185,42 @@ double Factor(ConfigReader& json, absl::string_view group, absl::string_view mem
   return number;
 }
 
+// Of "llama3".
+void ReadTurns(ConfigReader& json, absl::string_view group, RopeScaling& scaling) {
+  scaling.low = Factor(json, group, ".low_freq_factor");
+  scaling.high = Factor(json, group, ".high_freq_factor");
+  scaling.trained = Factor(json, group, ".original_max_position_embeddings");
+  if (scaling.low >= scaling.high) {
+    json.Refuse(absl::StrCat(group, ".high_freq_factor"), "give more than low_freq_factor");
+  }
+}
+
+// Hugging Face's default for attention_factor, and for quotients of which it may consist.
+double YarnAmplitude(double factor, double scale) {
+  return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
+}
+
+void ReadYarn(ConfigReader& json, absl::string_view group, RopeScaling& scaling) {
+  const auto number = [&](absl::string_view member, double if_missing) {
+    const double read = json.Number(absl::StrCat(group, member), if_missing);
+    return read == 0 ? if_missing : read;  // as there
+  };
+  scaling.trained = Factor(json, group, ".original_max_position_embeddings");
+  scaling.low = number(".beta_slow", 1);
+  scaling.high = number(".beta_fast", 32);
+  if (scaling.low >= scaling.high) {
+    json.Refuse(absl::StrCat(group, ".beta_fast"), "give more than beta_slow");
+  }
+  const bool whole = json.Flag(absl::StrCat(group, ".truncate"), true);
+  scaling.transition = whole ? RopeTransition::kByWholePairs : RopeTransition::kByPairs;
+  const double scale = number(".mscale", 0), all = number(".mscale_all_dim", 0);
+  const double usual = scale > 0 && all > 0 ? YarnAmplitude(scaling.factor, scale) /
+                                                  YarnAmplitude(scaling.factor, all)
+                                            : YarnAmplitude(scaling.factor, 1);
+  const std::string given = absl::StrCat(group, ".attention_factor");
+  scaling.amplitude = json.Has(given) ? Factor(json, group, ".attention_factor") : usual;
+}
+
 RopeScaling ReadScaling(ConfigReader& json) {
   RopeScaling scaling;
   for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
@@ -198,15 +236,12 @@ RopeScaling ReadScaling(ConfigReader& json) {
     }
     scaling.factor = Factor(json, group, ".factor");
     if (type == "linear") continue;
-    if (type != "llama3") {
-      json.Refuse(name, "rotary embeddings are scaled as linear or llama3 has it, or not at all");
-      continue;
-    }
-    scaling.low = Factor(json, group, ".low_freq_factor");
-    scaling.high = Factor(json, group, ".high_freq_factor");
-    scaling.trained = Factor(json, group, ".original_max_position_embeddings");
-    if (scaling.low >= scaling.high) {
-      json.Refuse(absl::StrCat(group, ".high_freq_factor"), "give more than low_freq_factor");
+    if (type == "llama3") {
+      ReadTurns(json, group, scaling);
+    } else if (type == "yarn") {
+      ReadYarn(json, group, scaling);
+    } else {
+      json.Refuse(name, "rotary embeddings are scaled by linear, llama3 or yarn, or not at all");
     }
   }
   return scaling;

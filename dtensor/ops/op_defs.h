@@ -140,7 +140,8 @@ struct RopeAttrs {
   double theta = 0;
   RopeScaling scaling;
   auto fields() const {
-    return std::tie(theta, scaling.factor, scaling.low, scaling.high, scaling.trained);
+    return std::tie(theta, scaling.factor, scaling.low, scaling.high, scaling.trained,
+                    scaling.transition, scaling.amplitude);
   }
 };
 absl::Span<const OpDef* const> RopeOps();

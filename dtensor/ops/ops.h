@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "dtensor/attention/attention.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/rope_scaling.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -201,15 +202,9 @@ TensorOr ExpertMlp(const TensorOr& x, const TensorOr& experts, const TensorOr& w
 // global: offset..offset+t-1. "b t h d! -> b t h d!". d is even, theta > 0, 0 <= offset < 2^40.
 // Another offset, as in each step of decoding, needs no new dispatch decision.
 TensorOr Rope(const TensorOr& x, double theta, int64_t offset = 0);
-// Rope with more options. The scaling lowers frequencies for models that were extended to more
-// positions than they were first trained on: by Hugging Face's rule "linear" if `trained` is 0,
-// else by its rule "llama3", whose low_freq_factor, high_freq_factor and
-// original_max_position_embeddings are `low`, `high` and `trained`.
-struct RopeScaling {
-  double factor = 1;         // 1: none
-  double low = 1, high = 4;  // low < high
-  double trained = 0;
-};
+// Rope with more options. The scaling is for models that were extended to more positions than they
+// were first trained on, by one of Hugging Face's rules "linear", "llama3" and "yarn"
+// (rope_scaling.h).
 // Token i of batch entry r is at position i + offset + row_offsets[r]. row_offsets is empty or has
 // one entry per batch entry, for batches of sequences of different lengths. Row offsets are not
 // differentiable, so they are refused while the Context records. They need no new dispatch decision

@@ -238,6 +238,17 @@ std::vector<Refusal> Refusals() {
          return Rope(m.Zeros({1, 1, 1, 3}), 100);
        },
        {"Rope", "even"}},
+      {"amplitude",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 2}), {.scaling = {.amplitude = 0}});
+       },
+       {"Rope", "amplitude 0", "above 0"}},
+      {"pairs",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 2}),
+                     {.theta = 1, .scaling = {.transition = RopeTransition::kByPairs}});
+       },
+       {"Rope", "theta 1", "theta > 1"}},
       {"heads",
        [](auto& m) {
          return Attention(m.Zeros({1, 2, 3, 2}), m.Zeros({1, 2, 2, 2}), m.Zeros({1, 2, 2, 2}), {});

@@ -17,6 +17,22 @@ namespace {
 constexpr int kPositionDim = 1;
 constexpr int64_t kMaxPosition = int64_t{1} << 40;
 
+absl::Status CheckScaling(double theta, const RopeScaling& scaling) {
+  const auto& [factor, low, high, trained, transition, amplitude] = scaling;
+  const bool by_pairs = transition != RopeTransition::kByTurns;
+  if (factor > 0 && low < high && trained >= 0 && amplitude > 0 &&
+      (!by_pairs || (theta > 1 && low > 0)) &&
+      std::isfinite(factor + low + high + trained + amplitude)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument({"Rope: scaling by ", absl::StrCat(factor), ", low ", absl::StrCat(low),
+                          ", high ", absl::StrCat(high), ", trained ", absl::StrCat(trained),
+                          ", amplitude ", absl::StrCat(amplitude),
+                          by_pairs ? absl::StrCat(" by pairs, theta ", theta) : "",
+                          "; take a factor and an amplitude above 0, low < high and trained >= 0",
+                          by_pairs ? ", and by pairs low > 0 and theta > 1" : ""});
+}
+
 absl::Status RopeCheck(Specs operands, AttrsView attrs) {
   DT_RETURN_IF_ERROR(CheckNdim("Rope", operands, 0, 4));
   if (operands[0]->shape[3] % 2 != 0) {
@@ -28,18 +44,12 @@ absl::Status RopeCheck(Specs operands, AttrsView attrs) {
     return InvalidArgument(
         {"Rope: theta must be positive, got ", absl::StrCat(theta), "; 10000 is usual"});
   }
-  const auto& [factor, low, high, trained] = scaling;
-  if (factor > 0 && low < high && trained >= 0 && std::isfinite(factor + low + high + trained)) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument({"Rope: scaling by ", absl::StrCat(factor), ", low ", absl::StrCat(low),
-                          ", high ", absl::StrCat(high), ", trained ", absl::StrCat(trained),
-                          "; take a factor above 0, low < high and trained >= 0"});
+  return CheckScaling(theta, scaling);
 }
 
 kernels::RopeBase BaseOf(const RankCall& call) {
   const auto& [theta, scaling] = call.attrs<RopeAttrs>();
-  return {theta, scaling.factor, scaling.low, scaling.high, scaling.trained};
+  return {theta, scaling};
 }
 
 // The positions of this rank's tokens.
@@ -64,7 +74,8 @@ absl::Status RopeForward(const OpCall& call) {
   return absl::OkStatus();
 }
 
-// The gradient is the inverse rotation, since a rotation's transpose is its inverse.
+// The gradient is the inverse rotation, since a rotation's transpose is its inverse, with the same
+// amplitude.
 absl::Status RopeBackward(const GradCall& call) {
   return kernels::Rope(call.device(), call.result_gradients[0], Positions(call), BaseOf(call),
                        /*inverse=*/true, call.gradients[0]);

@@ -26,13 +26,13 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
 
 // Rotary position embedding, the rotate-half convention of Hugging Face's LLaMA: with i < d/2,
 //
-//   y[i]       = x[i] cos(p w_i)       - x[i + d/2] sin(p w_i)
-//   y[i + d/2] = x[i + d/2] cos(p w_i) + x[i] sin(p w_i)
+//   y[i]       = a (x[i] cos(p w_i)       - x[i + d/2] sin(p w_i))
+//   y[i + d/2] = a (x[i + d/2] cos(p w_i) + x[i] sin(p w_i))
 //
-// w_i are the frequencies of `base` (rope_frequency.h), theta^(-2i/d) unless scaled, and p is the
-// global position: the t-th element of `positions`. `inverse` rotates back (the gradient). x, y:
-// [b, t, h, d], any strides for x. Cosines and sines are computed in f64 and, except for f64,
-// rounded to f32 once.
+// w_i are the frequencies of `base` (rope_frequency.h), theta^(-2i/d) unless scaled, a is its
+// amplitude, and p is the global position: the t-th element of `positions`. `inverse` rotates back,
+// with the same amplitude (the gradient). x, y: [b, t, h, d], any strides for x. a cos(p w_i) and a
+// sin(p w_i) are computed in f64 and, except for f64, rounded to f32 once.
 absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, const RopeBase& base,
                   bool inverse, const Tensor& y);
 

@@ -45,8 +45,11 @@ TEST_P(IndexedRandomTest, Rope) {
                         2 * random_.Of<int64_t>({1, 2, 3, 4, 8, 16, 20, 64, 130})};
     const IndexSet positions = Indices(shape[1]).Shifted(random_.In(0, 5000));
     RopeBase base = {.theta = random_.Of({1e4, 5e5})};
-    if (random_.Coin()) base.factor = 8;
-    if (random_.Coin()) base.trained = 2048;
+    if (random_.Coin()) base.scaling.factor = 8;
+    if (random_.Coin()) base.scaling.trained = 2048;
+    base.scaling.transition = random_.Of(
+        {RopeTransition::kByTurns, RopeTransition::kByWholePairs, RopeTransition::kByPairs});
+    if (random_.Coin()) base.scaling.amplitude = 1.25;
     const bool inverse = random_.Coin();
     const Twins x = In(dtype, shape, -2, 2), y = Out(dtype, shape);
     SCOPED_TRACE(Describe(x));

@@ -18,7 +18,7 @@ class RopeTest : public KernelTest {
  protected:
   Doubles Run(const Tensor& x, const IndexSet& positions, bool inverse = false) {
     const Tensor y = Empty(x.dtype(), x.shape());
-    EXPECT_THAT(Rope(device(), x, positions, {kTheta}, inverse, y), IsOk());
+    EXPECT_THAT(Rope(device(), x, positions, {.theta = kTheta}, inverse, y), IsOk());
     return Read(y);
   }
 };
@@ -55,6 +55,42 @@ TEST_P(RopeTest, RotatesByTheGlobalPosition) {
       ExpectNear(Run(Make(dtype, {2, 7, 3, d}, x), positions), Reference(x, positions, 2, 3, d),
                  Epsilon(dtype), Epsilon(dtype));
     }
+  }
+}
+
+// As the paper has it: of 8 pairs with theta 10000, those that turn more than 32 times in 4096
+// positions are left alone, those that turn less than once are 4 times slower.
+TEST(RopeFrequenciesTest, GoOverByPairs) {
+  RopeBase base = {kTheta, {4, 1, 32, 4096, RopeTransition::kByPairs, 1}};
+  const double first = 16 * std::log(4096 / (32 * 2 * M_PI)) / (2 * std::log(kTheta));
+  const double last = 16 * std::log(4096 / (2 * M_PI)) / (2 * std::log(kTheta));
+  const auto expect = [&](double from, double to) {
+    const std::vector<double> frequencies = RopeFrequencies(base, 16);
+    for (int i = 0; i < 8; ++i) {
+      const double plain = std::pow(kTheta, -i / 8.0);
+      const double divided = i <= from ? 0 : i >= to ? 1 : (i - from) / (to - from);
+      EXPECT_NEAR(frequencies[i] / plain, 1 - divided + divided / 4, 1e-12) << i;
+    }
+  };
+  EXPECT_TRUE(2 < first && first < 3 && 5 < last && last < 6);
+  expect(first, last);
+  base.scaling.transition = RopeTransition::kByWholePairs;
+  expect(2, 6);
+  base.scaling.trained = 2;  // no pair turns once; the first stays, as in Hugging Face's models
+  expect(0, 0.001);
+}
+
+TEST_P(RopeTest, MultipliesByTheAmplitude) {
+  const IndexSet positions = Zigzag();
+  const Doubles x = RandomValues(7 * 2 * 8, -1, 1);
+  const Tensor y = Empty(DType::kF64, {1, 7, 2, 8});
+  for (const bool inverse : {false, true}) {
+    Doubles want = Run(Make(DType::kF64, {1, 7, 2, 8}, x), positions, inverse);
+    for (double& value : want) value *= 1.25;
+    const RopeBase base = {kTheta, {.amplitude = 1.25}};
+    EXPECT_THAT(Rope(device(), Make(DType::kF64, {1, 7, 2, 8}, x), positions, base, inverse, y),
+                IsOk());
+    ExpectNear(Read(y), want, 1e-14, 1e-14);
   }
 }
 

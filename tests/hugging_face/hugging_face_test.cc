@@ -203,16 +203,15 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
   Case case_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
-                         ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled",
-                                           "bert", "bert_otherwise", "llama", "llama_otherwise",
-                                           "llama_otherwise_biased", "llama_otherwise_linear",
-                                           "llama_otherwise_llama3", "mistral_otherwise", "mixtral",
-                                           "mixtral_otherwise", "qwen2_moe", "qwen2_moe_otherwise",
-                                           "qwen2_otherwise", "qwen3", "qwen3_moe",
-                                           "qwen3_moe_otherwise",
-                                           "qwen3_moe_otherwise_every_second"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, HuggingFace,
+    ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled", "bert", "bert_otherwise",
+                      "llama", "llama_otherwise", "llama_otherwise_biased",
+                      "llama_otherwise_linear", "llama_otherwise_llama3", "llama_otherwise_yarn",
+                      "qwen3_otherwise_yarn", "mistral_otherwise", "mixtral", "mixtral_otherwise",
+                      "qwen2_moe", "qwen2_moe_otherwise", "qwen2_otherwise", "qwen3", "qwen3_moe",
+                      "qwen3_moe_otherwise", "qwen3_moe_otherwise_every_second"),
+    [](const auto& info) { return info.param; });
 
 TEST_P(HuggingFace, ComputesTheSameOnOneRankAndByPlans) {
   for (const std::string mesh : {"tp=1", "tp=2", "dp=2,cp=2,tp=2"}) {

@@ -157,6 +157,11 @@ case("llama_otherwise_linear", LlamaForCausalLM(LlamaConfig(**llama, rope_parame
 case("llama_otherwise_llama3", LlamaForCausalLM(LlamaConfig(**(llama | dict(hidden_size=64)), rope_parameters={
     "rope_type": "llama3", "rope_theta": 50.0, "factor": 3.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0,
     "original_max_position_embeddings": 12})), ids(11, 1, 9))
+yarn = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 40}
+case("llama_otherwise_yarn", LlamaForCausalLM(LlamaConfig(**(llama | dict(hidden_size=64)), rope_parameters=yarn)),
+     ids(11, 1, 9))
+case("qwen3_otherwise_yarn", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=12, rope_parameters=yarn | {
+    "beta_fast": 8.0, "beta_slow": 0.5, "truncate": False, "mscale": 1.5, "mscale_all_dim": 0.5})), ids(11, 2, 7))
 case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_window=3)), ids(11, 2, 9))
 case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
      ids(11, 2, 9))

@@ -8,37 +8,55 @@
 #include <vector>
 
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/rope_scaling.h"
 
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// The frequencies: theta^(-2 i / d) for i < d / 2, reduced if a model was made for more positions
-// than it was first trained on.
-//
-//   factor 1      unchanged
-//   trained 0     all are divided by `factor`, so positions are: "linear" scaling
-//   otherwise     "llama3" scaling, by the number of turns that a frequency makes in `trained`
-//                 positions: with fewer than `low` it is divided by `factor`, with more than `high`
-//                 it is unchanged, with a gradual transition between the two
 struct RopeBase {
   double theta = 10000;
-  double factor = 1;
-  double low = 1, high = 4;  // Requires: low < high
-  double trained = 0;
+  RopeScaling scaling = {};
   friend bool operator==(const RopeBase&, const RopeBase&) = default;
 };
 
-// Uses the host's pow for every device: at position p, an error in its last bit is multiplied by p.
+// For each pair: 1 if its frequency stays as it is, 0 if it is divided by the factor, and between
+// the two in the transition. Requires: factor != 1.
+inline double RopeShareKept(const RopeBase& base, int64_t d, int64_t pair, double frequency) {
+  const RopeScaling& scaling = base.scaling;
+  if (scaling.trained == 0) return 0;
+  double kept;
+  if (scaling.transition == RopeTransition::kByTurns) {
+    const double turns = scaling.trained * frequency / (2 * std::numbers::pi);
+    kept = (turns - scaling.low) / (scaling.high - scaling.low);
+  } else {
+    // The pair whose frequency makes so many turns.
+    const auto pair_of = [&](double turns) {
+      return static_cast<double>(d) * std::log(scaling.trained / (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(base.theta));
+    };
+    double first = pair_of(scaling.high), last = pair_of(scaling.low);
+    if (scaling.transition == RopeTransition::kByWholePairs) {
+      first = std::floor(first);
+      last = std::ceil(last);
+    }
+    first = std::fmax(first, 0);
+    last = std::fmin(last, static_cast<double>(d - 1));
+    if (first == last) last += 0.001;
+    kept = 1 - (static_cast<double>(pair) - first) / (last - first);
+  }
+  return std::fmin(std::fmax(kept, 0), 1);
+}
+
+// The frequency of each pair (rope_scaling.h). Uses the host's pow for every device: at position p,
+// an error in its last bit is multiplied by p.
 inline std::vector<double> RopeFrequencies(const RopeBase& base, int64_t d) {
   std::vector<double> frequencies(d / 2);
   for (int64_t i = 0; i < d / 2; ++i) {
     double& frequency = frequencies[i];
     frequency = std::pow(base.theta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
-    if (base.factor == 1) continue;
-    const double turns = base.trained * frequency / (2 * std::numbers::pi);
-    const double kept = (turns - base.low) / (base.high - base.low);
-    const double share = base.trained == 0 || kept < 0 ? 0 : kept > 1 ? 1 : kept;
-    frequency *= share + (1 - share) / base.factor;
+    if (base.scaling.factor == 1) continue;
+    const double kept = RopeShareKept(base, d, i, frequency);
+    frequency *= kept + (1 - kept) / base.scaling.factor;
   }
   return frequencies;
 }

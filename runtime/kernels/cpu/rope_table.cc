@@ -17,6 +17,7 @@ std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, const Rop
                                             int64_t d) {
   const int64_t half = d / 2;
   const std::vector<double> frequency = RopeFrequencies(base, d);
+  const double amplitude = base.scaling.amplitude;
   auto table = std::make_shared<RopeTable<T>>();
   table->cos.reserve(positions.size() * half);
   table->sin.reserve(positions.size() * half);
@@ -25,8 +26,8 @@ std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, const Rop
       const int64_t position = run.begin + k / run.length * run.stride + k % run.length;
       for (int64_t i = 0; i < half; ++i) {
         const double angle = static_cast<double>(position) * frequency[i];
-        table->cos.push_back(static_cast<T>(std::cos(angle)));
-        table->sin.push_back(static_cast<T>(std::sin(angle)));
+        table->cos.push_back(static_cast<T>(amplitude * std::cos(angle)));
+        table->sin.push_back(static_cast<T>(amplitude * std::sin(angle)));
       }
     }
   }

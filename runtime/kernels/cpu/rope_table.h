@@ -11,8 +11,8 @@
 
 namespace dtensor::kernels {
 
-// cos and sin of p_t times the i-th frequency at [t * half + i], for the t-th position p_t and i <
-// half = d / 2. Computed in f64 and rounded once. T: float or double.
+// cos and sin of p_t times the i-th frequency, times the amplitude, at [t * half + i], for the t-th
+// position p_t and i < half = d / 2. Computed in f64 and rounded once. T: float or double.
 template <typename T>
 struct RopeTable {
   std::vector<T> cos, sin;

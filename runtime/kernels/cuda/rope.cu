@@ -26,6 +26,7 @@ struct RotateArgs {
   Frequencies frequencies;
   StridedLoop<1> tokens;
   int64_t count, length, heads, half, head_stride, stride;
+  double amplitude;
   bool inverse;
   const std::byte* x;
   std::byte* y;
@@ -67,8 +68,8 @@ __device__ void FindAngles(const RotateArgs& a, const TokenGroup& group, C* cosi
       static_cast<double>(position) * a.frequencies[group.first + (i - slot * group.n)];
   double sine, cosine;
   sincos(angle, &sine, &cosine);
-  cosines[i] = static_cast<C>(cosine);
-  sines[i] = static_cast<C>(a.inverse ? -sine : sine);
+  cosines[i] = static_cast<C>(a.amplitude * cosine);
+  sines[i] = static_cast<C>(a.amplitude * (a.inverse ? -sine : sine));
 }
 
 // V pairs of one head.
@@ -175,7 +176,7 @@ absl::Status Rope(Device& device, const char* kernel, const RopeArgs& args) {
               return Rotate(device, kernel, args.dtype,
                             {positions, list, args.tokens, args.numel / (args.heads * args.d),
                              args.length, args.heads, args.d / 2, args.head_stride, args.stride,
-                             args.inverse, args.x, args.y});
+                             args.base.scaling.amplitude, args.inverse, args.x, args.y});
             });
       });
 }
