@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor::internal {
@@ -93,6 +94,18 @@ absl::Status CheckStages(const ModelAxes& axes) {
                           " blocks; take at most as many stages"});
 }
 
+// All but the experts are sharded over the axis of experts as well, which shards those anyway.
+void AddFullyShard(const ModelPaths& model, const ModelAxes& axes, ParallelPlan& plan) {
+  if (axes.expert.empty()) {
+    plan.Add(FullyShardPlan(axes.fully_shard, axes.level, model.units));
+    return;
+  }
+  const std::string both = absl::StrCat(axes.fully_shard, "*", axes.expert);
+  plan.Add(FullyShardPlan(both, axes.level, model.units));
+  plan.Add({model.experts, ExpertParallel(axes.expert, Shard(0))});
+  plan.Add({model.experts, FullyShard(axes.fully_shard, axes.level)});
+}
+
 }  // namespace
 
 int64_t BlocksOf(const ModelConfig& config) {
@@ -114,11 +127,9 @@ absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes&
       return InvalidArgument({"the axis \"", axes.expert, "\" shards experts, and the model has ",
                               "none; call an axis that shards the batch dp"});
     }
-    plan.Add(ExpertParallelPlan(axes.expert, model.experts));
+    if (axes.fully_shard.empty()) plan.Add(ExpertParallelPlan(axes.expert, model.experts));
   }
-  if (!axes.fully_shard.empty()) {
-    plan.Add(FullyShardPlan(axes.fully_shard, axes.level, model.units));
-  }
+  if (!axes.fully_shard.empty()) AddFullyShard(model, axes, plan);
   if (!axes.context.empty()) {
     plan.Add(ContextParallelPlan(axes.context, axes.context_pattern, model.attention));
   }

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/layout/device_mesh_rep.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/runtime/core/shortened.h"
@@ -135,6 +137,9 @@ int DeviceMesh::PositionOf(int rank) const {
 }
 
 absl::StatusOr<AxisList> DeviceMesh::Find(absl::string_view name) const {
+  if (absl::StrContains(name, '*')) {
+    return FindAll(std::vector<std::string>(absl::StrSplit(name, '*')));
+  }
   for (int a = 0; a < num_axes(); ++a) {
     if (axis_name(a) == name) return AxisList{a};
   }

@@ -63,8 +63,9 @@ class DeviceMesh {
   // As given to OnRanks; empty if OnRanks was not called: then the ranks are 0..size()-1.
   absl::Span<const int> listed_ranks() const;
 
-  // The axes that `name` stands for: one axis, or a named group in its order.
-  // Errors: kNotFound, listing the names of the mesh.
+  // The axes that `name` stands for: one axis, a named group in its order, or a product of these,
+  // as "dp*ep", in the order given. Errors: kNotFound, listing the names of the mesh;
+  // kInvalidArgument for a product that has an axis twice.
   absl::StatusOr<AxisList> Find(absl::string_view name) const;
   // The single axis that `name` stands for. Errors: as Find; kInvalidArgument if it names several.
   absl::StatusOr<int> AxisIndex(absl::string_view name) const;

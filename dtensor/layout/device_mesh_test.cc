@@ -157,6 +157,10 @@ TEST(DeviceMeshTest, FlattenNamesAxesTogether) {
   // A group of groups is the group of their axes.
   DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh all, flat.Flatten({"tp", "data"}, "all"));
   EXPECT_THAT(all.Find("all"), IsOkAndHolds(ElementsAre(2, 0, 1)));
+  EXPECT_THAT(flat.Find("tp*data"), IsOkAndHolds(ElementsAre(2, 0, 1)));
+  EXPECT_THAT(flat.Find("tp*data*dp"), Refuses(HasSubstr("\"dp\" of the mesh")));
+  EXPECT_THAT(flat.Find("tp*"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no axis \"\"")));
+  EXPECT_THAT(flat.AxisIndex("tp*dp"), Refuses(HasSubstr("several")));
 }
 
 TEST(DeviceMeshTest, FlattenRefusesBadGroups) {

@@ -74,6 +74,45 @@ TEST(Mixture, TrainsFullyShardedAndRecomputed) {
   ExpectAsOnOneRank(Config(), {.recompute = true}, {"ep=2", "fsdp=2,ep=2,tp=2"});
 }
 
+// Over dp and ep together, and the experts over dp.
+TEST(Mixture, TrainsByThePresetsThatShardEverything) {
+  const ModelOutcome want = Train(Config(), {.steps = 3});
+  for (const auto& [name, mesh] : {std::pair("fsdp+ep", "dp=2,ep=2"),
+                                   {"zero1+ep", "dp=2,ep=2"},
+                                   {"zero2+ep", "ep=2,dp=2"},
+                                   {"hsdp+ep", "a=2,b=2,ep=2;dp=a*b"},
+                                   {"fsdp+ep+tp+sp", "dp=2,ep=2,tp=2"}}) {
+    TestedModel tested = Tested<Transformer>(Config(), "model.layers.*");
+    tested.plan = [name = name](const DeviceMesh& on,
+                                const TensorParallelOptions&) -> absl::StatusOr<TensorParallelism> {
+      DT_ASSIGN_OR_RETURN(ParallelPlan plan, PresetPlan(name, on, {.transformer = Config()}));
+      return TensorParallelism{on, std::move(plan)};
+    };
+    if (!SuiteHasRanks(DeviceMesh::Parse(mesh)->size())) continue;
+    // On 8 ranks only 4 have a sequence.
+    const auto outcome = RunModel(tested, {.mesh = mesh, .uneven = true, .steps = 3});
+    ASSERT_THAT(outcome.status(), IsOk()) << name;
+    EXPECT_EQ(Difference(*outcome, want), "") << name;
+  }
+}
+
+TEST(Mixture, ARankStoresItsPartOfEverything) {
+  DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2,ep=2");
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
+                        PresetPlan("fsdp+ep", mesh, {.transformer = Config()}));
+    Transformer model(Config());
+    DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {}));
+    model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      EXPECT_EQ(parameter.tensor.local().numel() * 4, NumElements(parameter.shape)) << path;
+      if (!absl::StrContains(path, "experts")) return;
+      EXPECT_THAT(parameter.tensor.layout().ToString(), HasSubstr("[ep]")) << path;
+      EXPECT_THAT(parameter.tensor.layout().ToString(), HasSubstr("[dp]")) << path;
+    });
+    return absl::OkStatus();
+  }));
+}
+
 TEST(Mixture, MayHaveExpertsThatDoNotDivide) {
   ExpectAsOnOneRank(Config(), {.uneven = true}, {"ep=3", "tp=3", "fsdp=3"});
   TransformerConfig config = Config();
