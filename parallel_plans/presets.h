@@ -21,11 +21,11 @@
 // At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
 // mention still shards the batch if it is called dp, batch and experts if it is called ep, the
 // sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are
-// the same plan on a mesh that has both axes. Over ep, which may be a group as in
-// "a=2,b=2;ep=a*b", all parameters but the experts are replicated; with zero1, zero2, fsdp and hsdp
-// they are sharded over both axes together (FullyShard("dp*ep")), and the experts over dp. If tp is a group of tp_kv and
-// tp_rep, as PlanTensorParallel makes it for a Transformer, key and value heads are sharded over
-// the first and replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value
+// the same plan on a mesh that has both axes. Over ep, which may be a group as in "a=2,b=2;ep=a*b",
+// all parameters but the experts are replicated; with zero1, zero2, fsdp and hsdp they are sharded
+// over both axes together (FullyShard("dp*ep")), and the experts over dp. If tp is a group of tp_kv
+// and tp_rep, as PlanTensorParallel makes it for a Transformer, key and value heads are sharded
+// over the first and replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value
 // heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
