@@ -13,6 +13,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/step_meter.h"
+#include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
@@ -24,15 +25,16 @@ namespace {
 using internal::StepMeter;
 
 absl::Status CheckStep(const TrainingStep& step) {
-  for (const ParallelPlan::Line& line : step.plan.lines()) {
-    if (line.style.As<Stage>() == nullptr) continue;
-    return InvalidArgument({"plan line ", line.ToString(), ": a step on the stages of a pipeline ",
-                            "is not explained; take a mesh and a plan of one stage, and a model ",
-                            "with the blocks of that stage alone"});
-  }
-  for (const auto& [name, size] : {std::pair("batch", step.batch), {"sequence", step.sequence}}) {
+  for (const auto& [name, size] : {std::pair("batch", step.batch),
+                                   {"sequence", step.sequence},
+                                   {"micro_batches", step.micro_batches}}) {
     if (size >= 1) continue;
     return InvalidArgument({name, ": ", absl::StrCat(size), " is no size; take 1 or more"});
+  }
+  if (step.batch % step.micro_batches != 0) {
+    return InvalidArgument({"micro_batches: ", absl::StrCat(step.micro_batches),
+                            " do not divide the ", absl::StrCat(step.batch),
+                            " sequences of the batch; take a divisor of it"});
   }
   if (IsFloat(step.dtype)) return absl::OkStatus();
   return InvalidArgument(
@@ -69,6 +71,7 @@ class Steps {
       : context_(context), step_(step), empty_(LiveBytes(context)) {}
 
   absl::Status MakeModel() {
+    DT_ASSIGN_OR_RETURN(stage_axis_, StageAxisOf(step_.plan));
     DT_ASSIGN_OR_RETURN(model_, step_.model());
     model_->SetDType(step_.dtype);
     DT_RETURN_IF_ERROR(
@@ -88,13 +91,18 @@ class Steps {
       if (meter != nullptr) meter->Begin(phase);
     };
     const int64_t before = LiveBytes(context_);
-    begin(StepPhase::kForward);
-    DT_ASSIGN_OR_RETURN(DistributedTensor loss, step_.loss(*model_, ids_, targets_));
-    memory_.activations = LiveBytes(context_) - before;
-    begin(StepPhase::kBackward);
-    DT_RETURN_IF_ERROR(Backward(loss));
+    // Backward of an earlier micro-batch adds gradients to what is alive.
+    int64_t ahead = AheadOfBackward();
+    const auto loss_of = [&](int64_t i) -> TensorOr {
+      begin(StepPhase::kForward);
+      TensorOr loss = LossOf(i);
+      if (ahead-- > 0) memory_.activations = LiveBytes(context_) - before;
+      begin(StepPhase::kBackward);
+      return loss;
+    };
+    DT_ASSIGN_OR_RETURN(DistributedTensor loss, SumOfLosses(loss_of));
     begin(StepPhase::kUpdate);
-    DT_RETURN_IF_ERROR(loss.Detach().Redistribute(Layout::Replicated(step_.mesh, 0)).status());
+    DT_RETURN_IF_ERROR(loss.Redistribute(Layout::Replicated(step_.mesh, 0)).status());
     loss = DistributedTensor();
     DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
     memory_.gradients = LiveBytes(context_) - before;
@@ -103,7 +111,7 @@ class Steps {
 
   // Finds which module saved what, in another forward.
   absl::Status Saved(StepMeter& meter) {
-    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, step_.loss(*model_, ids_, targets_));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, LossOf(0));
     FreeSaved(loss, [&](const void* scope, int64_t bytes) { meter.AddSaved(scope, bytes); });
     return absl::OkStatus();
   }
@@ -123,6 +131,35 @@ class Steps {
   }
 
  private:
+  // What micro-batch i contributes to the mean loss of the batch.
+  TensorOr LossOf(int64_t i) {
+    TensorOr loss = step_.loss(*model_, inputs_[i].ids, inputs_[i].targets);
+    if (step_.micro_batches == 1) return loss;
+    return Scale(loss, 1.0 / static_cast<double>(step_.micro_batches));
+  }
+
+  // Forward and backward of all micro-batches; the sum of the losses, detached.
+  TensorOr SumOfLosses(const std::function<TensorOr(int64_t)>& loss_of) {
+    const int64_t n = step_.micro_batches;
+    if (!stage_axis_.empty()) return RunPipeline(context_, step_.mesh, stage_axis_, n, loss_of);
+    TensorOr sum;
+    for (int64_t i = 0; i < n; ++i) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor loss, loss_of(i));
+      DT_RETURN_IF_ERROR(Backward(loss));
+      sum = i == 0 ? TensorOr(loss.Detach()) : Add(sum, loss.Detach());
+    }
+    return sum;
+  }
+
+  // How many micro-batches this rank computes before the first backward.
+  int64_t AheadOfBackward() const {
+    if (stage_axis_.empty()) return 1;
+    const absl::StatusOr<int> axis = step_.mesh.AxisIndex(stage_axis_);
+    if (!axis.ok()) return 1;  // the plan was refused
+    const int64_t stage = step_.mesh.Coordinate(context_.rank())[*axis];
+    return std::min(step_.mesh.axis_size(*axis) - stage, step_.micro_batches);
+  }
+
   absl::Status Update() {
     if (optimizer_ != nullptr) {
       ClipResult clip;
@@ -138,7 +175,7 @@ class Steps {
   // Makes the inputs in the layout that the model's first edges want, as a loader that knows the
   // plan would.
   absl::Status MakeInputs() {
-    const Dims shape = {step_.batch, step_.sequence};
+    const Dims shape = {step_.batch / step_.micro_batches, step_.sequence};
     Layout layout = Layout::Replicated(step_.mesh, 2);
     {
       const NoGrad no_grad(context_);
@@ -149,8 +186,11 @@ class Steps {
       layout = placed.layout();
     }
     const int64_t before = LiveBytes(context_);
-    DT_ASSIGN_OR_RETURN(ids_, Full(context_, layout, shape, DType::kI32, 0));
-    DT_ASSIGN_OR_RETURN(targets_, Full(context_, layout, shape, DType::kI32, 0));
+    for (int64_t i = 0; i < step_.micro_batches; ++i) {
+      Inputs& inputs = inputs_.emplace_back();
+      DT_ASSIGN_OR_RETURN(inputs.ids, Full(context_, layout, shape, DType::kI32, 0));
+      DT_ASSIGN_OR_RETURN(inputs.targets, Full(context_, layout, shape, DType::kI32, 0));
+    }
     memory_.inputs = LiveBytes(context_) - before;
     return absl::OkStatus();
   }
@@ -161,15 +201,35 @@ class Steps {
   std::unique_ptr<Module> model_;
   std::vector<DistributedTensor> parameters_;
   std::unique_ptr<Optimizer> optimizer_;
-  DistributedTensor ids_, targets_;
+  struct Inputs {
+    DistributedTensor ids, targets;
+  };
+  std::vector<Inputs> inputs_;  // of each micro-batch
+  std::string stage_axis_;      // empty: the plan has no stages
   MemoryFigures memory_;
 };
 
 }  // namespace
 
+absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan) {
+  std::string axis;
+  for (const ParallelPlan::Line& line : plan.lines()) {
+    const Stage* const stage = line.style.As<Stage>();
+    if (stage == nullptr || stage->axis == axis) continue;
+    if (!axis.empty()) {
+      return InvalidArgument({"plan line ", line.ToString(), ": other stages are on \"", axis,
+                              "\"; put all stages on one axis"});
+    }
+    axis = stage->axis;
+  }
+  return axis;
+}
+
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets) {
-  return Mean(CrossEntropy(model(ids), targets), {0, 1});
+  DT_ASSIGN_OR_RETURN(const DistributedTensor logits, model(ids));
+  DT_ASSIGN_OR_RETURN(const Layout there, targets.layout().OnMesh(logits.mesh()));
+  return Mean(CrossEntropy(logits, targets.Redistribute(there)), {0, 1});
 }
 
 TensorOr MeanOfResults(Module& model, const DistributedTensor& ids, const DistributedTensor&) {

@@ -29,7 +29,7 @@ enum class StepOptimizer : uint8_t { kAdamW, kSgd, kNone };
 using StepLoss = std::function<TensorOr(Module& model, const DistributedTensor& ids,
                                         const DistributedTensor& targets)>;
 // The mean cross-entropy, for a model that computes logits [batch, sequence, classes] from token
-// ids.
+// ids. It takes the targets to the mesh where the logits are.
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets);
 
@@ -45,6 +45,10 @@ struct TrainingStep {
   ParallelPlan plan;
   DeviceMesh mesh;  // of all ranks
   int64_t batch = 1, sequence = 1;
+  // The parts of the batch, one loss each. If the plan has stages, they go through the pipeline
+  // (RunPipeline); if not, forward and backward of one come after those of the other, and gradients
+  // add up.
+  int64_t micro_batches = 1;
   DType dtype = DType::kF32;  // of parameters and activations
   // With 16-bit parameters it also keeps f32 masters.
   StepOptimizer optimizer = StepOptimizer::kAdamW;
@@ -65,10 +69,15 @@ struct CountedStep {
 
 // Creates the model, makes one step so that work done only once (filling a cache, learning the
 // order of gathers) is over, and counts the next step, which is like all later ones. Then runs
-// forward once more to find which module saved what. Collective; the traffic counters of `context`
-// are reset. Errors: kInvalidArgument for sizes below 1, a plan with stages (stage.h), a pattern
-// that matches no module, and what the plan and the model refuse; failures.
+// forward of a micro-batch once more to find which module saved what. Collective; the traffic
+// counters of `context` are reset. Errors: kInvalidArgument for sizes below 1, micro_batches that
+// do not divide the batch, stages (stage.h) on several axes, a pattern that matches no module, and
+// what the plan and the model refuse; failures.
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step);
+
+// The axis whose coordinates are the stages of the plan; empty if it has none. Errors:
+// kInvalidArgument for stages on several axes.
+absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 
 // Patterns of the modules that are usually recomputed: those of the model's lists, such as
 // "model.layers.*".
