@@ -1,8 +1,12 @@
 #include "dtensor/parallel_plans/explain/explain.h"
 
+#include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
@@ -32,12 +36,20 @@ AxisList RingAxes(const TrainingStep& step) {
   return axes;
 }
 
+// The axis of the plan's stages; -1: it has none. Requires: a plan that fits the mesh.
+int StageAxis(const TrainingStep& step) {
+  const absl::StatusOr<std::string> name = StageAxisOf(step.plan);
+  if (!name.ok() || name->empty()) return -1;
+  return step.mesh.AxisIndex(*name).value_or(-1);
+}
+
 absl::StatusOr<SimulatedStep> SimulateStep(const TrainingStep& step, int rank) {
   SimulatedStep out;
   const auto count = [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(out.counted, CountStep(context, step));
     if (rank != 0) return absl::OkStatus();
-    out.candidates = internal::FullestCandidates(context.specs(), step.mesh, RingAxes(step));
+    out.candidates =
+        internal::FullestCandidates(context.specs(), step.mesh, RingAxes(step), StageAxis(step));
     return absl::OkStatus();
   };
   DT_RETURN_IF_ERROR(Simulate(rank, step.mesh.size(), count, {.cost = step.cost.On(step.mesh)}));
@@ -60,24 +72,53 @@ std::vector<FoldedParameter> FoldParameters(const std::vector<ParameterFigures>&
   return folded;
 }
 
-// The step on the rank that holds the most. Appends the ranks that were simulated to find it.
-absl::StatusOr<SimulatedStep> SimulateFullest(const TrainingStep& step,
-                                              std::vector<int>& simulated) {
+StageFigures StageFiguresOf(const TrainingStep& step, int64_t stage, const RankFigures& rank) {
+  StageFigures figures = {.stage = stage, .rank = rank.rank};
+  figures.parameters = rank.memory.parameters;
+  figures.peak = rank.memory.peak;
+  const StepPhases phases = rank.phases();
+  for (const auto& [axes, bytes] : ReceivedBytes(phases)) {
+    figures.received += bytes;
+    if (absl::StrContains(axes, "->")) figures.from_stages += bytes;  // between two meshes
+  }
+  figures.update_seconds = Of(phases, StepPhase::kUpdate).seconds();
+  figures.micro_batch_seconds =
+      (SecondsOf(phases) - figures.update_seconds) / static_cast<double>(step.micro_batches);
+  return figures;
+}
+
+// Keeps the fullest rank of each stage.
+void KeepFullest(const TrainingStep& step, const RankFigures& rank,
+                 std::map<int64_t, StageFigures>& stages) {
+  const int axis = StageAxis(step);
+  if (axis < 0) return;
+  const int64_t stage = step.mesh.Coordinate(rank.rank)[axis];
+  const auto [it, fresh] = stages.try_emplace(stage);
+  if (fresh || rank.memory.peak > it->second.peak) it->second = StageFiguresOf(step, stage, rank);
+}
+
+// The step on the rank that holds the most. `out` gets the ranks that were simulated to find it,
+// and the stages.
+absl::StatusOr<SimulatedStep> SimulateFullest(const TrainingStep& step, Explanation& out) {
   DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateStep(step, 0));
-  simulated.push_back(0);
   const std::vector<int> candidates = fullest.candidates;
+  std::map<int64_t, StageFigures> stages;
+  out.simulated.push_back(0);
+  KeepFullest(step, fullest.counted.figures, stages);
   for (const int rank : candidates) {
     if (rank == 0) continue;
-    simulated.push_back(rank);
+    out.simulated.push_back(rank);
     DT_ASSIGN_OR_RETURN(SimulatedStep one, SimulateStep(step, rank));
+    KeepFullest(step, one.counted.figures, stages);
     const int64_t most = fullest.counted.figures.memory.peak;
     if (one.counted.figures.memory.peak > most) fullest = std::move(one);
   }
+  for (const auto& [stage, figures] : stages) out.stages.push_back(figures);
   return fullest;
 }
 
 // The memory of the step with the other choice of recomputation, of the rank that then holds the
-// most.
+// most; in a pipeline, of the same rank.
 absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
   TrainingStep other = step;
   if (step.recompute.empty()) {
@@ -87,17 +128,41 @@ absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
   } else {
     other.recompute.clear();
   }
-  std::vector<int> simulated;
-  DT_ASSIGN_OR_RETURN(const SimulatedStep fullest, SimulateFullest(other, simulated));
+  Explanation unused;
+  DT_ASSIGN_OR_RETURN(const SimulatedStep fullest, out.stages.empty()
+                                                       ? SimulateFullest(other, unused)
+                                                       : SimulateStep(other, out.rank.rank));
   out.otherwise = fullest.counted.figures.memory;
   return absl::OkStatus();
 }
 
 }  // namespace
 
+double Explanation::step_seconds() const {
+  if (stages.empty()) return SecondsOf(rank.phases());
+  double first = 0, slowest = 0, update = 0;
+  for (const StageFigures& stage : stages) {
+    first += stage.micro_batch_seconds;
+    slowest = std::max(slowest, stage.micro_batch_seconds);
+    update = std::max(update, stage.update_seconds);
+  }
+  return first + static_cast<double>(micro_batches - 1) * slowest + update;
+}
+
+double Explanation::idle_share() const {
+  double busiest = 0;
+  for (const StageFigures& stage : stages) {
+    busiest = std::max(busiest, static_cast<double>(micro_batches) * stage.micro_batch_seconds +
+                                    stage.update_seconds);
+  }
+  const double all = step_seconds();
+  return stages.empty() || all == 0 ? 0 : 1 - busiest / all;
+}
+
 absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step) {
   Explanation out;
-  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateFullest(step, out.simulated));
+  out.micro_batches = step.micro_batches;
+  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateFullest(step, out));
   out.rank = std::move(fullest.counted.figures);
   out.modules = Fold(out.rank.modules);
   out.parameters = FoldParameters(fullest.counted.parameters);

@@ -19,6 +19,16 @@
 // step's tensors. Under ContextParallel, ranks at different places in a ring differ too, so in
 // either case one rank of each place is simulated (of 16 evenly spread places if there are more
 // than 16). The figures are those of the fullest rank among all that are simulated.
+//
+// The stages of a pipeline have unlike work, too: of each stage the fullest rank is simulated, and
+// `stages` says what it does. A simulated rank never waits for another stage. The time of the whole
+// step is estimated from the stages' times:
+//
+//   sum over s of t[s] + (n - 1) max over s of t[s] + max over s of u[s]
+//
+// with t[s] for forward and backward of one of n micro-batches on stage s, and u[s] for the update:
+// the first micro-batch passes all stages, and the others follow it at the pace of the slowest one
+// (1F1B as well as GPipe). It leaves out that a stage sends only when the next one takes it.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 
@@ -42,6 +52,16 @@ struct FoldedParameter {
   int64_t parameters = 1;
 };
 
+// A stage of a pipeline, by its fullest rank.
+struct StageFigures {
+  int64_t stage = 0;
+  int rank = 0;
+  int64_t parameters = 0, peak = 0;       // bytes, as MemoryFigures
+  int64_t received = 0, from_stages = 0;  // bytes in a step; the latter from ranks of other stages
+  double micro_batch_seconds = 0;         // forward and backward of one micro-batch
+  double update_seconds = 0;
+};
+
 struct Explanation {
   // `rank` has the figures of the fullest rank, module by module; in the lists below equal layers
   // are folded into one.
@@ -51,9 +71,18 @@ struct Explanation {
   std::vector<PlacedModule> placed;  // the same modules with placements and edges, folded
   std::vector<int> simulated;        // ranks, ascending
   // The same step's memory with the other choice: without recomputation if the step has some; else
-  // with recomputation of the modules in `usual_recompute`. Nullopt: the model has no lists.
+  // with recomputation of the modules in `usual_recompute`. In a pipeline: on the same rank.
+  // Nullopt: the model has no lists.
   std::vector<std::string> usual_recompute;
   std::optional<MemoryFigures> otherwise;
+  // One for each stage, ascending; empty if the plan has no stages.
+  std::vector<StageFigures> stages;
+  int64_t micro_batches = 1;
+
+  // The predicted time of the step: of the pipeline, as above, or of the fullest rank.
+  double step_seconds() const;
+  // The share of the pipeline's time in which its slowest stage is idle; 0 without stages.
+  double idle_share() const;
 
   // Text for people, of several lines. Both begin with the whole step. ToString goes on with what
   // each module costs and where parameters are stored, PlacedText with where each module has its

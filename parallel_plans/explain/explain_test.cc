@@ -286,6 +286,64 @@ TEST(ExplainStep, SimulatesPlacesOfRings) {
               ElementsAre(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
 }
 
+// Of four layers on two stages; the first has the embedding, the second the head.
+TEST(ExplainStep, SaysWhatEachStageOfAPipelineDoes) {
+  TrainingStep step = SmallStep("pp=2,dp=2", 4);
+  step.plan =
+      *ParallelPlan::Parse(PipelinePlan("pp", 2, 4).ToString() + "\n{\"\", DataParallel(\"dp\")}");
+  step.batch = 8;
+  step.micro_batches = 4;
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_THAT(explained->simulated, ElementsAre(0, 2));
+  ASSERT_EQ(explained->stages.size(), 2);
+  const StageFigures &first = explained->stages[0], &second = explained->stages[1];
+  EXPECT_EQ(first.rank, 0);
+  EXPECT_EQ(second.rank, 2);
+  // A sequence of 16 tokens of 16 features crosses for each micro-batch, and its gradient returns.
+  constexpr int64_t kActivation = 16 * 16 * 4;
+  EXPECT_GE(first.from_stages, 4 * kActivation);
+  EXPECT_LE(first.from_stages, 4 * kActivation + 64);  // and numbers: the loss, the norm
+  EXPECT_GE(second.from_stages, 4 * kActivation);
+  EXPECT_LE(second.from_stages, 4 * kActivation + 64);
+  EXPECT_GT(first.received, first.from_stages);    // gradients over dp
+  EXPECT_GT(second.parameters, first.parameters);  // the norm, and a head as large as the embedding
+  const int fullest = first.peak > second.peak ? 0 : 2;
+  EXPECT_EQ(explained->rank.rank, fullest);
+  EXPECT_EQ(explained->rank.memory.peak, std::max(first.peak, second.peak));
+  const double a = first.micro_batch_seconds, b = second.micro_batch_seconds;
+  EXPECT_GT(a, 0);
+  EXPECT_GT(b, a);  // it has the head's product
+  const double update = std::max(first.update_seconds, second.update_seconds);
+  EXPECT_DOUBLE_EQ(explained->step_seconds(), a + b + 3 * b + update);
+  EXPECT_NEAR(explained->idle_share(), a / explained->step_seconds(), 0.05);
+  EXPECT_THAT(explained->ToString(), HasSubstr("4 micro-batches through 2 stages"));
+}
+
+// Each stage is simulated, however many there are.
+TEST(ExplainStep, LooksAtEveryStage) {
+  TrainingStep step = SmallStep("dp=2,pp=20", 20);
+  step.plan = PipelinePlan("pp", 20, 20);
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_EQ(explained->stages.size(), 20);
+  EXPECT_EQ(explained->simulated.size(), 20);
+}
+
+TEST(ExplainStep, PartsOfABatchTakeLessMemory) {
+  TrainingStep step = SmallStep("dp=2", 2);
+  step.batch = 8;
+  const absl::StatusOr<Explanation> whole = ExplainStep(step);
+  step.micro_batches = 4;
+  const absl::StatusOr<Explanation> parts = ExplainStep(step);
+  ASSERT_THAT(whole, IsOk());
+  ASSERT_THAT(parts, IsOk());
+  EXPECT_NEAR(static_cast<double>(whole->rank.memory.activations),
+              4 * static_cast<double>(parts->rank.memory.activations), 100);
+  EXPECT_THAT(parts->stages, IsEmpty());
+  EXPECT_DOUBLE_EQ(parts->step_seconds(), SecondsOf(parts->rank.phases()));
+}
+
 TEST(ExplainStep, RefusesWhatCannotRun) {
   const auto expect = [](const TrainingStep& step, const std::string& words) {
     EXPECT_THAT(ExplainStep(step).status().message(), HasSubstr(words));
@@ -297,8 +355,17 @@ TEST(ExplainStep, RefusesWhatCannotRun) {
   step.sequence = -1;
   expect(step, "sequence: -1 is no size");
   step = SmallStep("tp=2");
-  step.plan.Add({"", Stage("tp", 0)});
-  expect(step, "the stages of a pipeline is not explained");
+  step.micro_batches = 0;
+  expect(step, "micro_batches: 0 is no size");
+  step.micro_batches = 3;
+  expect(step, "micro_batches: 3 do not divide the 4 sequences");
+  step = SmallStep("a=2,b=2");
+  step.plan = *ParallelPlan::Parse(R"({"model.embed_tokens", Stage("a", 0)}
+{"{model.layers.*,model.norm,lm_head}", Stage("b", 1)})");
+  expect(step, "other stages are on \"a\"; put all stages on one axis");
+  step = SmallStep("tp=2");
+  step.plan = PipelinePlan("pp", 2, 2);
+  expect(step, "no axis \"pp\"");
   step = SmallStep("tp=2");
   step.dtype = DType::kI32;
   expect(step, "cannot be trained");

@@ -132,6 +132,25 @@ void AddPlaced(const PlacedModule& module, std::string& text) {
   for (const ModuleEdge& edge : module.edges) AddEdge(module, edge, text);
 }
 
+// A line for each stage, and the time of all together.
+void AddStages(const Explanation& explanation, std::string& text) {
+  if (explanation.stages.empty()) return;
+  const int64_t n = explanation.micro_batches;
+  absl::StrAppend(&text, "pipeline   ", SecondsText(explanation.step_seconds()), ": ", n,
+                  n == 1 ? " micro-batch" : " micro-batches", " through ",
+                  explanation.stages.size(), " stages",
+                  absl::StrFormat(", %.0f%% idle\n", 100 * explanation.idle_share()));
+  absl::StrAppendFormat(&text, "  %5s %7s %11s %11s %11s %12s %11s %11s\n", "stage", "rank",
+                        "parameters", "peak", "received", "from stages", "micro-batch", "update");
+  for (const StageFigures& stage : explanation.stages) {
+    absl::StrAppendFormat(&text, "  %5d %7d %11s %11s %11s %12s %11s %11s\n", stage.stage,
+                          stage.rank, BytesText(stage.parameters), BytesText(stage.peak),
+                          BytesText(stage.received), BytesText(stage.from_stages),
+                          SecondsText(stage.micro_batch_seconds),
+                          SecondsText(stage.update_seconds));
+  }
+}
+
 std::string StepText(const Explanation& explanation) {
   const RankFigures& rank = explanation.rank;
   std::string text =
@@ -141,6 +160,7 @@ std::string StepText(const Explanation& explanation) {
   const StepPhases phases = rank.phases();
   AddTime(phases, "time       ", text);
   AddReceived(phases, text);
+  AddStages(explanation, text);
   return text;
 }
 

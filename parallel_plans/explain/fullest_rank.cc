@@ -81,9 +81,9 @@ bool IsLookedAt(absl::Span<const int> place, const DeviceMesh& mesh,
 }  // namespace
 
 std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
-                                   absl::Span<const int> ring_axes) {
+                                   absl::Span<const int> ring_axes, int stage_axis) {
   const std::vector<Sizes> uneven = UnevenSizes(specs, mesh.size());
-  using Place = absl::InlinedVector<int, 4>;  // coordinates on ring_axes
+  using Place = absl::InlinedVector<int, 4>;  // coordinates on ring_axes and stage_axis
   struct Class {
     int first, last;
   };
@@ -93,6 +93,7 @@ std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const Device
     Place place;
     for (const int axis : ring_axes) place.push_back(coordinate[axis]);
     if (!IsLookedAt(place, mesh, ring_axes)) continue;
+    if (stage_axis >= 0) place.push_back(coordinate[stage_axis]);
     Sizes own;
     for (const Sizes& sizes : uneven) own.push_back(sizes[rank]);
     places[place].try_emplace(std::move(own), Class{rank, rank}).first->second.last = rank;
@@ -105,7 +106,8 @@ std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const Device
                       [&, &own = sizes](const auto& other) { return IsBelow(own, other.first); });
       if (below) continue;
       candidates.push_back(ranks.first);
-      if (ring_axes.empty() && ranks.last != ranks.first) candidates.push_back(ranks.last);
+      const bool one_place = ring_axes.empty() && stage_axis < 0;
+      if (one_place && ranks.last != ranks.first) candidates.push_back(ranks.last);
     }
   }
   std::sort(candidates.begin(), candidates.end());

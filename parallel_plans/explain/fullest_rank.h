@@ -16,9 +16,10 @@ namespace internal {
 // and larger somewhere. If there are `ring_axes`, ranks at different places in the ring
 // (coordinates on `ring_axes`) have different work and memory: then this is done for each place,
 // and the first rank alone stands for those that are alike. Of more than 16 places, 16 that are
-// evenly spread are taken. Requires: a mesh on ranks 0 to size() - 1, in any order.
+// evenly spread are taken. Coordinates on `stage_axis` (-1: none) are places, too, and none of
+// these is left out. Requires: a mesh on ranks 0 to size() - 1, in any order.
 std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
-                                   absl::Span<const int> ring_axes);
+                                   absl::Span<const int> ring_axes, int stage_axis = -1);
 
 }  // namespace internal
 }  // namespace dtensor

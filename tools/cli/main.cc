@@ -123,6 +123,10 @@ void DeclareStep(CLI::App& app, ExplainFlags& step) {
       ->type_name(
           "zigzag|ring|striped|double_ring|ulysses|ulysses+ring|ulysses+zigzag|ulysses+striped")
       ->capture_default_str();
+  app.add_option("--micro-batches", step.micro_batches,
+                 "parts of the batch, which go through a pipeline (1F1B), or are computed one "
+                 "after the other")
+      ->capture_default_str();
   app.add_flag("--allow-uneven", step.allow_uneven, "sizes need not divide");
   app.add_option("--memory", step.memory, "that a rank has, as 80GiB: is it enough?")
       ->type_name("BYTES");
@@ -142,7 +146,8 @@ void DeclareModel(CLI::App& app, ExplainFlags& model) {
   model.model_flag = "--config";
   DeclareStep(app, model);
   app.add_option("--batch", model.batch,
-                 "sequences, of all ranks together; if missing, one for each rank of dp and ep");
+                 "sequences, of all ranks together; if missing, one for each rank of dp and ep, and each "
+                 "micro-batch");
   app.add_option("--seq", model.sequence,
                  "tokens of a sequence; if missing 4096, or the model's positions if they are "
                  "fewer");

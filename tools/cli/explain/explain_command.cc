@@ -24,10 +24,15 @@ using Json = nlohmann::ordered_json;
 
 Json RequestJson(const ExplainFlags& flags, const ExplainRequest& request) {
   const TrainingStep& step = request.step;
-  return {{"model", flags.model},         {"plan", request.plan},
-          {"mesh", step.mesh.ToString()}, {"batch", step.batch},
-          {"seq", step.sequence},         {"dtype", std::string(ToString(step.dtype))},
-          {"optimizer", flags.optimizer}, {"recompute", step.recompute}};
+  return {{"model", flags.model},
+          {"plan", request.plan},
+          {"mesh", step.mesh.ToString()},
+          {"batch", step.batch},
+          {"seq", step.sequence},
+          {"dtype", std::string(ToString(step.dtype))},
+          {"optimizer", flags.optimizer},
+          {"recompute", step.recompute},
+          {"micro_batches", step.micro_batches}};
 }
 
 std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request) {
@@ -38,6 +43,7 @@ std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request
                   step.mesh.size() == 1 ? " rank\n" : " ranks\n");
   absl::StrAppend(&text, "step       batch ", step.batch, ", seq ", step.sequence, ", optimizer ",
                   flags.optimizer);
+  if (step.micro_batches > 1) absl::StrAppend(&text, ", ", step.micro_batches, " micro-batches");
   if (!step.recompute.empty()) {
     const auto quoted = [](std::string* out, const std::string& pattern) {
       absl::StrAppend(out, "\"", pattern, "\"");
@@ -52,6 +58,7 @@ std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request
 absl::Status CheckUnsplit(TrainingStep step) {
   step.plan = ParallelPlan();
   step.recompute.clear();
+  step.micro_batches = 1;
   step.mesh = DeviceMesh();
   return Simulate(0, 1, [&](Context& context) { return CountStep(context, step).status(); });
 }

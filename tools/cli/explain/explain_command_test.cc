@@ -1,6 +1,7 @@
 // Flags, reports and pictures of dtensor explain, on the models that are shipped.
 #include "dtensor/tools/cli/explain/explain_command.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -64,6 +65,29 @@ TEST(Explain, CountsLlama7b) {
   json = JsonOf(sharded);
   EXPECT_EQ(json["memory"]["parameters"], 2 * kParameters / 8);
   EXPECT_EQ(json["memory"]["optimizer"], 12 * kParameters / 8);
+}
+
+TEST(Explain, CountsTheStagesOfAPipeline) {
+  ExplainFlags flags = Llama7b("pp=4,dp=2");
+  flags.micro_batches = 4;
+  const nlohmann::json json = JsonOf(flags);
+  EXPECT_EQ(json["micro_batches"], 4);
+  ASSERT_EQ(json["stages"].size(), 4);
+  int64_t parameters = 0;
+  double slowest = 0;
+  for (const nlohmann::json& stage : json["stages"]) {
+    parameters += stage["parameters"].get<int64_t>();
+    slowest = std::max(slowest, stage["micro_batch_seconds"].get<double>());
+  }
+  EXPECT_EQ(parameters, 2 * int64_t{6'738'415'616});
+  EXPECT_GT(json["seconds"], 4 * slowest);
+  EXPECT_NEAR(json["idle_share"], 3.0 / 7, 0.1);  // (s - 1) / (n + s - 1), were all stages alike
+  EXPECT_THAT(TextOf(flags), HasSubstr("4 micro-batches through 4 stages"));
+  flags.micro_batches = 3;
+  EXPECT_EQ(RefusalOf(flags),
+            "--micro-batches: 3 do not divide the 8 sequences of --batch; take a divisor of it");
+  flags.micro_batches = 9;
+  EXPECT_THAT(RefusalOf(flags), StartsWith("--micro-batches: 9 is out of range; take 1 to 8"));
 }
 
 // reference/tensor-parallel.md: forward, a block has two all-gathers and two reduce-scatters.

@@ -102,6 +102,17 @@ Json PlacedModuleJson(const PlacedModule& module) {
   return json;
 }
 
+Json StageJson(const StageFigures& stage) {
+  return {{"stage", stage.stage},
+          {"rank", stage.rank},
+          {"parameters", stage.parameters},
+          {"peak", stage.peak},
+          {"received_bytes", stage.received},
+          {"received_from_stages_bytes", stage.from_stages},
+          {"micro_batch_seconds", stage.micro_batch_seconds},
+          {"update_seconds", stage.update_seconds}};
+}
+
 Json StepJson(const Explanation& explanation) {
   const RankFigures& rank = explanation.rank;
   Json json = {
@@ -113,6 +124,11 @@ Json StepJson(const Explanation& explanation) {
       {"usual_recompute", explanation.usual_recompute},
       {"memory_otherwise", explanation.otherwise ? MemoryJson(*explanation.otherwise) : Json()}};
   json.update(PhasesJson(rank.phases()));
+  if (explanation.stages.empty()) return json;
+  json["stages"] = Json::array();
+  for (const StageFigures& stage : explanation.stages) json["stages"].push_back(StageJson(stage));
+  json["seconds"] = explanation.step_seconds();
+  json["idle_share"] = explanation.idle_share();
   return json;
 }
 
@@ -125,6 +141,7 @@ Figures FiguresOf(const Explanation& explanation) {
     figures["memory." + name] = static_cast<double>(bytes);
   }
   figures["memory.peak"] = static_cast<double>(memory.peak);
+  if (!explanation.stages.empty()) figures["pipeline.seconds"] = explanation.step_seconds();
   const StepPhases phases = explanation.rank.phases();
   for (const StepPhase phase : kStepPhases) {
     const std::string name(ToString(phase));

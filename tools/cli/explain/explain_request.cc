@@ -65,6 +65,13 @@ absl::Status ReadSizes(const ExplainFlags& flags, const DeviceMesh& mesh, Traini
                             absl::StrCat(step.sequence), " are more tokens than can be counted (",
                             absl::StrCat(kMostTokens), "); take a smaller --batch or --seq"});
   }
+  DT_ASSIGN_OR_RETURN(step.micro_batches,
+                      ReadSize("--micro-batches", flags.micro_batches, step.batch));
+  if (step.batch % step.micro_batches != 0) {
+    return InvalidArgument({"--micro-batches: ", absl::StrCat(step.micro_batches),
+                            " do not divide the ", absl::StrCat(step.batch),
+                            " sequences of --batch; take a divisor of it"});
+  }
   if (mesh.size() <= kMostRanks) return absl::OkStatus();
   return InvalidArgument({"--mesh: ", absl::StrCat(mesh.size()), " ranks are too many; take ",
                           absl::StrCat(kMostRanks), " or fewer"});
@@ -99,7 +106,8 @@ absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string
 
 ExplainFlags WithUsualSizes(ExplainFlags flags, const DeviceMesh& mesh, const std::string& config) {
   constexpr int64_t kUsual = 4096;
-  if (!flags.batch) flags.batch = SizeOfGroup(mesh, "dp") * SizeOfGroup(mesh, "ep");
+  const int64_t parts = std::clamp<int64_t>(flags.micro_batches, 1, kMostTokens / kMostRanks);
+  if (!flags.batch) flags.batch = SizeOfGroup(mesh, "dp") * SizeOfGroup(mesh, "ep") * parts;
   const int64_t positions = PositionsOf(config);
   if (!flags.sequence) flags.sequence = positions > 0 ? std::min(positions, kUsual) : kUsual;
   return flags;

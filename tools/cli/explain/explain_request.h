@@ -19,6 +19,7 @@ struct ExplainFlags {
   std::string model, plan, mesh, dtype = "f32", optimizer = "adamw", pattern = "zigzag", links, svg,
                                  compare;
   std::optional<int64_t> batch, sequence, memory;
+  int64_t micro_batches = 1;
   std::vector<std::string> recompute;
   bool allow_uneven = false;
   bool picture = false;  // of model
@@ -35,7 +36,7 @@ struct ExplainRequest {
 // beginning with the flag and naming the remedy.
 absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags);
 // The same, but --batch and --seq may be missing: the defaults are one sequence for each rank of
-// dp and ep, and 4096 tokens, or as many as the model has positions for.
+// dp and ep and each micro-batch, and 4096 tokens, or as many as the model has positions for.
 absl::StatusOr<ExplainRequest> ParseModel(const ExplainFlags& flags);
 
 }  // namespace dtensor::cli
