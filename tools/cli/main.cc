@@ -145,9 +145,10 @@ void DeclareExplain(CLI::App& app, ExplainFlags& explain) {
 void DeclareModel(CLI::App& app, ExplainFlags& model) {
   model.model_flag = "--config";
   DeclareStep(app, model);
-  app.add_option("--batch", model.batch,
-                 "sequences, of all ranks together; if missing, one for each rank of dp and ep, and each "
-                 "micro-batch");
+  app.add_option(
+      "--batch", model.batch,
+      "sequences, of all ranks together; if missing, one for each rank of dp and ep, and each "
+      "micro-batch");
   app.add_option("--seq", model.sequence,
                  "tokens of a sequence; if missing 4096, or the model's positions if they are "
                  "fewer");

@@ -1,0 +1,330 @@
+// Random Transformers by random presets: losses, router sums, gradients and weights after steps of
+// AdamW are those of one rank. Random are the model (heads, windows, norms, scalings of positions,
+// tied weights, experts, shared experts, layers without experts), the mesh and what each axis does,
+// the micro-batches and how they go through a pipeline, and what is recomputed. DTENSOR_SECONDS
+// sets how long the slow test runs; a failure names the seed.
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/nn/mixture.h"
+#include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/pipeline.h"
+#include "dtensor/parallel_plans/presets.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/runtime/testing/slow_test_time.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
+#include "dtensor/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;
+
+struct Program {
+  TransformerConfig config;
+  std::string mesh, plan, pattern;  // "": one rank
+  int64_t batch = 4, sequence = 8, micro_batches = 1;
+  bool by_pipeline = false;  // RunPipeline; else Backward of the sum of all losses
+  ParallelPlanOptions options = {.seed = 3, .allow_uneven = true};
+  int64_t bucket_bytes = 0;
+
+  std::string ToString() const {
+    return absl::StrCat(
+        "plan ", plan, " on ", mesh, ", ", pattern, "; layers ", config.layers, ", kv heads ",
+        config.kv_heads, ", experts ", config.experts, " of ", config.experts_per_token, ", dense ",
+        absl::StrJoin(config.dense_layers, ","), ", shared ", config.shared_hidden,
+        config.router_sums ? ", sums" : "", config.tie_embeddings ? ", tied" : "", "; batch ",
+        batch, ", sequence ", sequence, ", micro-batches ", micro_batches,
+        by_pipeline ? " by 1F1B" : "", "; recomputed: ", absl::StrJoin(options.recompute, " "));
+  }
+};
+
+TransformerConfig RandomConfig(TestRandom& choices) {
+  TransformerConfig config;
+  config.vocab = choices.Of<int64_t>({12, 13});
+  config.dim = 16;
+  config.layers = choices.Of<int64_t>({1, 2, 3, 4});
+  config.heads = 4;
+  config.kv_heads = choices.Of<int64_t>({1, 2, 4});
+  config.hidden = choices.Of<int64_t>({8, 12});
+  config.init_stddev = 0.3;
+  config.tie_embeddings = choices.Coin();
+  config.qkv_bias = choices.Coin();
+  config.qk_norm = choices.Coin();
+  if (choices.Coin()) config.window = 3, config.first_window_layer = choices.Of<int64_t>({0, 1});
+  if (choices.Coin()) {
+    config.rope_scaling = {4, 1, 8, 16, RopeTransition::kByWholePairs, 1.25};
+  }
+  if (!choices.Coin()) {
+    config.fused_projections = choices.Coin();
+    return config;
+  }
+  config.experts = choices.Of<int64_t>({2, 4, 5});
+  config.experts_per_token = choices.Of<int64_t>({1, 2});
+  config.normalize_experts = choices.Coin();
+  config.router_sums = choices.Coin();
+  config.shared_hidden = choices.Of<int64_t>({0, 6});
+  config.dense_hidden = 10;
+  for (int64_t l = 0; l + 1 < config.layers; ++l) {
+    if (choices.Chance(33)) config.dense_layers.push_back(l);
+  }
+  return config;
+}
+
+// Axes of 8 ranks at most, and a preset that says what they do.
+void ChoosePlan(TestRandom& choices, Program& program) {
+  struct Part {
+    const char* axis;
+    std::initializer_list<const char*> names;
+  };
+  const Part parts[] = {{"dp", {"dp", "zero1", "zero2", "fsdp"}},
+                        {"ep", {"ep"}},
+                        {"cp", {"cp"}},
+                        {"pp", {"pp"}},
+                        {"tp", {"tp", "tp+sp"}}};
+  std::vector<std::string> axes, names;
+  int64_t ranks = 1;
+  for (const Part& part : parts) {
+    const int64_t size = choices.Of<int64_t>({1, 1, 2, 2, 3});
+    const bool is_pp = part.axis == std::string("pp");
+    const bool fits = ranks * size <= 8 && (!is_pp || size <= program.config.layers);
+    const bool has = part.axis != std::string("ep") || program.config.experts > 0;
+    const char* const name = choices.Of(part.names);
+    if (size == 1 || !fits || !has) continue;
+    ranks *= size;
+    axes.push_back(absl::StrCat(part.axis, "=", size));
+    names.emplace_back(name);
+    program.by_pipeline = program.by_pipeline || (is_pp && choices.Coin());
+  }
+  program.mesh = axes.empty() ? "tp=1" : absl::StrJoin(axes, ",");
+  program.plan = names.empty() ? "none" : absl::StrJoin(names, "+");
+  program.pattern = choices.Of({"zigzag", "ring", "striped", "ulysses"});
+}
+
+Program RandomProgram(uint32_t seed) {
+  TestRandom choices(seed);
+  Program program;
+  program.config = RandomConfig(choices);
+  program.batch = choices.Of<int64_t>({4, 6, 8});
+  program.sequence = choices.Of<int64_t>({6, 8, 9, 12});
+  program.micro_batches = choices.Of<int64_t>({1, 2});
+  ChoosePlan(choices, program);
+  for (const char* const pattern :
+       {"model.layers.*", "model.layers.0", "model.layers.*.mlp", "model.layers", "model", ""}) {
+    if (!choices.Chance(15)) continue;
+    program.options.recompute.emplace_back(pattern);
+  }
+  program.options.recompute_keeps_collectives = choices.Coin();
+  program.options.keep_gathered = choices.Coin();
+  program.bucket_bytes = choices.Of<int64_t>({0, 500, kBucketBytes});
+  return program;
+}
+
+// The same on one rank.
+Program OnOneRank(Program program) {
+  program.mesh = "tp=1";
+  program.plan = "none";
+  program.by_pipeline = false;
+  program.options = {.seed = 3};
+  return program;
+}
+
+struct Outcome {
+  std::vector<double> losses, sums;  // of each step; router_sums of the first micro-batch
+  Values gradients, weights;         // of the first step; at the end
+};
+
+class RankRun {
+ public:
+  RankRun(Context& context, const Program& program)
+      : context_(context), program_(program), model_(program.config) {}
+
+  absl::StatusOr<Outcome> Run() {
+    DT_ASSIGN_OR_RETURN(mesh_, DeviceMesh::Parse(program_.mesh));
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan, PresetPlan(program_.plan, mesh_,
+                                                            {.context_pattern = program_.pattern,
+                                                             .allow_uneven = true,
+                                                             .transformer = program_.config}));
+    model_.SetDType(DType::kF64);
+    model_.VisitParameters([](const std::string&, Parameter& parameter) {
+      if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(0.5);
+    });
+    DT_RETURN_IF_ERROR(plan.Apply(model_, context_, mesh_, program_.options));
+    const std::vector<DistributedTensor> parameters = model_.Parameters();
+    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {}));
+    for (int step = 0; step < 3; ++step) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor loss, LossAndGradients());
+      DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss));
+      outcome_.losses.push_back(value[0]);
+      DT_RETURN_IF_ERROR(ReduceGradients(parameters));
+      if (step == 0) DT_RETURN_IF_ERROR(Read(/*gradients=*/true, outcome_.gradients));
+      DT_RETURN_IF_ERROR(adamw.Step(0.01));
+      adamw.ClearGradients();
+    }
+    DT_RETURN_IF_ERROR(Read(/*gradients=*/false, outcome_.weights));
+    return std::move(outcome_);
+  }
+
+ private:
+  TensorOr Tokens(int64_t micro, int64_t factor) {
+    const int64_t rows = program_.batch / program_.micro_batches;
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < rows * program_.sequence; ++i) {
+      ids.push_back(
+          static_cast<int32_t>((i * i + 31 * micro + i) * factor % program_.config.vocab));
+    }
+    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {rows, program_.sequence},
+                               ids);
+  }
+
+  TensorOr Loss(int64_t micro) {
+    DT_ASSIGN_OR_RETURN(const auto results, model_.Call({Tokens(micro, 7)}));
+    const DistributedTensor& logits = results[0];
+    DT_ASSIGN_OR_RETURN(const auto targets, Tokens(micro, 5));
+    DT_ASSIGN_OR_RETURN(const Layout there, targets.layout().OnMesh(logits.mesh()));
+    TensorOr loss = CrossEntropyMean(logits, targets.Redistribute(there));
+    if (results.size() == 2) {
+      if (micro == 0 && outcome_.losses.empty()) sums_ = results[1].Detach();
+      const int64_t tokens = program_.batch / program_.micro_batches * program_.sequence;
+      loss = Add(loss, BalancingLoss(results[1], tokens));
+    }
+    return Scale(loss, 1 / static_cast<double>(program_.micro_batches));
+  }
+
+  TensorOr LossAndGradients() {
+    const BackwardOptions options = {.bucket_bytes = program_.bucket_bytes};
+    TensorOr total;
+    if (program_.by_pipeline) {
+      total = RunPipeline(
+          context_, mesh_, "pp", program_.micro_batches, [&](int64_t micro) { return Loss(micro); },
+          options);
+      DT_RETURN_IF_ERROR(total.status());
+    } else {
+      for (int64_t i = 0; i < program_.micro_batches; ++i) {
+        total = i == 0 ? Loss(i) : Add(total, Loss(i));
+      }
+      DT_RETURN_IF_ERROR(total.status());
+      DT_RETURN_IF_ERROR(Backward(total, options));
+    }
+    if (sums_.defined()) {
+      DT_ASSIGN_OR_RETURN(outcome_.sums, Everywhere(std::exchange(sums_, DistributedTensor())));
+    }
+    return total->Detach();
+  }
+
+  // All elements, on every rank.
+  absl::StatusOr<std::vector<double>> Everywhere(const DistributedTensor& x) {
+    const NoGrad no_grad(context_);
+    DT_ASSIGN_OR_RETURN(const auto whole,
+                        x.Detach().Redistribute(Layout::Replicated(mesh_, x.ndim())));
+    return ToGlobal<double>(whole);
+  }
+
+  absl::Status Read(bool gradients, Values& all) {
+    absl::Status status;
+    model_.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      if (!status.ok()) return;
+      auto values = Everywhere(gradients ? parameter.tensor.grad() : parameter.tensor);
+      status.Update(values.status());
+      if (values.ok()) all[path] = *std::move(values);
+    });
+    return status;
+  }
+
+  Context& context_;
+  const Program& program_;
+  DeviceMesh mesh_;
+  Transformer model_;
+  DistributedTensor sums_;
+  Outcome outcome_;
+};
+
+absl::Status Compare(const Outcome& got, const Outcome& want) {
+  const auto check = [](absl::string_view what, const std::vector<double>& a,
+                        const std::vector<double>& b, double tolerance) -> absl::Status {
+    if (a.size() == b.size() && RelativeRms(a, b) <= tolerance) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat(what, a.size() != b.size() ? " has another size" : " differs by ",
+                     a.size() != b.size() ? 0 : RelativeRms(a, b)));
+  };
+  DT_RETURN_IF_ERROR(check("the loss", got.losses, want.losses, 1e-9));
+  DT_RETURN_IF_ERROR(check("router_sums", got.sums, want.sums, 1e-10));
+  double squares = 0, count = 0;  // of all gradients: some are 0 but for rounding
+  for (const auto& [path, gradient] : want.gradients) {
+    for (const double g : gradient) squares += g * g;
+    count += static_cast<double>(gradient.size());
+  }
+  for (const auto& [path, gradient] : want.gradients) {
+    const std::vector<double>& mine = got.gradients.at(path);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      if (std::abs(mine[i] - gradient[i]) <= 1e-9 * std::sqrt(squares / count)) continue;
+      return absl::InternalError(
+          absl::StrCat("gradient of ", path, "[", i, "] is ", mine[i], ", not ", gradient[i]));
+    }
+  }
+  for (const auto& [path, weight] : want.weights) {
+    DT_RETURN_IF_ERROR(check(path, got.weights.at(path), weight, 1e-6));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the program was not refused. Other errors fail the test.
+bool Try(uint32_t seed) {
+  const Program program = RandomProgram(seed), alone = OnOneRank(program);
+  Outcome want;
+  const absl::Status on_one = RunRanks(1, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(want, RankRun(context, alone).Run());
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(on_one, IsOk()) << "seed " << seed << ": " << alone.ToString();
+  const int ranks = DeviceMesh::Parse(program.mesh)->size();
+  std::vector<std::string> refusals(ranks);
+  const absl::Status status = RunRanks(ranks, [&](Context& context) -> absl::Status {
+    const absl::StatusOr<Outcome> got = RankRun(context, program).Run();
+    if (absl::IsInvalidArgument(got.status())) {
+      refusals[context.rank()] = std::string(got.status().message());
+      return absl::OkStatus();
+    }
+    DT_RETURN_IF_ERROR(got.status());
+    return Compare(*got, want);
+  });
+  EXPECT_THAT(status, IsOk()) << "seed " << seed << ": " << program.ToString();
+  for (const std::string& refusal : refusals) {
+    EXPECT_EQ(refusal.empty(), refusals[0].empty()) << "seed " << seed << ": " << refusal;
+  }
+  if (!refusals[0].empty()) std::cout << "seed " << seed << ": " << refusals[0] << "\n";
+  return refusals[0].empty();
+}
+
+TEST(RandomTransformers, TrainAsOnOneRank) {
+  int refused = 0;
+  for (uint32_t seed = 1; seed <= 60 && !HasFailure(); ++seed) refused += Try(seed) ? 0 : 1;
+  EXPECT_LT(refused, 20);
+}
+
+TEST(RandomTransformers, SlowTrainAsOnOneRank) {
+  const SlowTestTime time;
+  TestRandom random;
+  int models = 0, refused = 0;
+  for (; time.Left() && !HasFailure(); ++models) {
+    refused += Try(static_cast<uint32_t>(random.Below(1 << 30))) ? 0 : 1;
+  }
+  std::cout << models << " models, " << refused << " refused\n";
+  EXPECT_LT(refused * 3, models);
+}
+
+}  // namespace
+}  // namespace dtensor
