@@ -37,8 +37,10 @@ set(DTENSOR_ALGEBRA_SOURCES
   dtensor/redistribution/same_mesh_boxes.cc
   dtensor/redistribution/same_mesh_transition.cc
   dtensor/redistribution/visualize.cc
+  dtensor/rules/moving_cost.cc
   dtensor/rules/op_rule_bind.cc
-  dtensor/rules/op_rule_solve.cc
+  dtensor/rules/op_rule_choose.cc
+  dtensor/rules/op_rule_derive.cc
   dtensor/rules/op_rule_text.cc
   runtime/core/attention_mask.cc
   runtime/core/collective.cc
@@ -76,6 +78,7 @@ set(DTENSOR_ALGEBRA_HEADERS
   runtime/core/machine_rates.h
   runtime/core/philox.h
   runtime/core/reduce_op.h
+  runtime/core/rope_scaling.h
   runtime/core/shortened.h
   runtime/core/status.h
   runtime/core/work.h
@@ -153,6 +156,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/tape_reductions.cc
   dtensor/tensor/tape_walk.cc
   dtensor/tensor/tensor_impl.cc
+  dtensor/tensor/tensor_redistribution.cc
   dtensor/tensor/type_set.cc
   dtensor/tensor/uninitialized.cc
   dtensor/tensor/wait_for.cc

@@ -1,54 +1,16 @@
-// Chooses an assignment of mesh axes to letters, and derives the layouts that follow from it.
+// DeriveAssignment: the layouts that follow if letters are split in a given way.
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "dtensor/rules/axis_mask.h"
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
-
-// A set of axes as bits.
-using AxisMask = uint32_t;
-static_assert(DeviceMesh::kMaxAxes <= 32);
-
-AxisMask MaskOf(absl::Span<const int> axes) {
-  AxisMask mask = 0;
-  for (int axis : axes) mask |= AxisMask{1} << axis;
-  return mask;
-}
-
-AxisList AxesIn(AxisMask mask) {
-  AxisList axes;
-  for (int axis = 0; mask >> axis; ++axis) {
-    if (mask >> axis & 1) axes.push_back(axis);
-  }
-  return axes;
-}
-
-// The layouts of a composite dimension's letters, outermost first; nullopt if a shard spans a
-// boundary between letters.
-std::optional<std::vector<DimLayout>> Decompose(const DeviceMesh& mesh, const BoundRule& rule,
-                                                const DimLayout& dim,
-                                                absl::Span<const int> letters) {
-  std::vector<DimLayout> out;
-  DimLayout rest = dim;
-  for (size_t i = 0; i + 1 < letters.size(); ++i) {
-    int64_t inner = 1;
-    for (size_t j = i + 1; j < letters.size(); ++j) inner *= rule.letter_size(letters[j]);
-    auto cut = SplitDim(mesh, rest, rule.letter_size(letters[i]), inner);
-    if (!cut.ok()) return std::nullopt;
-    out.push_back(std::move(cut->first));
-    rest = std::move(cut->second);
-  }
-  out.push_back(std::move(rest));
-  return out;
-}
 
 // The layout of a dimension composed of letters. Errors: as JoinDims.
 absl::StatusOr<DimLayout> Compose(const BoundRule& rule, absl::Span<const int> letters,
@@ -61,62 +23,6 @@ absl::StatusOr<DimLayout> Compose(const BoundRule& rule, absl::Span<const int> l
     size *= rule.letter_size(letters[i]);
   }
   return out;
-}
-
-// Every split that a letter could have: those of the operands, without any subset of their axes.
-class Candidates {
- public:
-  Candidates(const BoundRule& rule, absl::Span<const RuleOperand> operands)
-      : rule_(rule), lists_(rule.rule().letters().size()) {
-    for (auto& list : lists_) list.emplace_back();
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const RuleTerm& term = rule.rule().operands()[i];
-      for (size_t d = 0; d < term.dims.size(); ++d)
-        Offer(operands[i].layout, static_cast<int>(d), term.dims[d]);
-    }
-  }
-  const std::vector<DimLayout>& of(int letter) const { return lists_[letter]; }
-
- private:
-  void Offer(const Layout& layout, int d, const absl::InlinedVector<int, 2>& letters) {
-    const DimLayout& dim = layout.dim(d);
-    if (letters.empty() || !IsSplit(dim)) return;
-    const AxisMask all = MaskOf(AxesOf(dim));
-    // All subsets of axes to leave out, in ascending order of their bits, so the empty one first.
-    for (AxisMask removed = 0;; removed = (removed - all) & all) {
-      if (auto parts =
-              Decompose(layout.mesh(), rule_, WithoutAxes(dim, AxesIn(removed)), letters)) {
-        for (size_t i = 0; i < letters.size(); ++i) Keep(letters[i], (*parts)[i]);
-      }
-      if (removed == all) return;
-    }
-  }
-
-  void Keep(int letter, const DimLayout& dim) {
-    if (rule_.rule().letters()[letter].whole || !IsSplit(dim)) return;
-    auto& list = lists_[letter];
-    if (std::find(list.begin(), list.end(), dim) == list.end()) list.push_back(dim);
-  }
-
-  const BoundRule& rule_;
-  std::vector<std::vector<DimLayout>> lists_;
-};
-
-std::string OperandsText(absl::Span<const RuleOperand> operands) {
-  return absl::StrJoin(operands, ", ", [](std::string* out, const RuleOperand& o) {
-    absl::StrAppend(out, o.layout.ToString());
-  });
-}
-
-absl::Status CheckOneMesh(absl::string_view op, absl::Span<const RuleOperand> operands) {
-  const DeviceMesh& mesh = operands[0].layout.mesh();
-  for (const RuleOperand& operand : operands) {
-    if (operand.layout.mesh() == mesh) continue;
-    return InvalidArgument({op, ": operands lie on unlike meshes, ", mesh.ToString(), " and ",
-                            operand.layout.mesh().ToString(), " (", OperandsText(operands),
-                            "); make all on one mesh, or Redistribute them to one"});
-  }
-  return absl::OkStatus();
 }
 
 // For one axis that splits no letter: which operands stay Partial on it, and with which op the
@@ -359,95 +265,11 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
   return out;
 }
 
-absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const BoundRule& rule,
-                                                RuleLinearity linearity,
-                                                absl::Span<const RuleOperand> operands) {
-  DT_CHECK(!operands.empty());
-  const DeviceMesh& mesh = operands[0].layout.mesh();
-  DT_RETURN_IF_ERROR(CheckOneMesh(op, operands));
-  const Candidates candidates(rule, operands);
-  std::vector<int> open;  // letters that might be split; at most as many as there are splits
-  for (size_t l = 0; l < rule.rule().letters().size(); ++l) {
-    if (candidates.of(l).size() > 1) open.push_back(static_cast<int>(l));
-  }
-  std::vector<DimLayout> choice(rule.rule().letters().size());
-  std::optional<RuleAssignment> best;
-  // Depth first over the letters. A candidate is skipped if an earlier letter uses one of its axes,
-  // unless the letter is streamed, or another is sent to it: DeriveAssignment() checks these.
-  const auto visit = [&](const auto& self, size_t depth, AxisMask used) -> void {
-    if (best && best->cost == 0) return;
-    if (depth == open.size()) {
-      auto found = DeriveAssignment(op, rule, linearity, mesh, choice, operands);
-      if (found.ok() && (!best || found->cost < best->cost)) best = *std::move(found);
-      return;
-    }
-    const int letter = open[depth];
-    const auto& list = candidates.of(letter);
-    for (size_t i = 0; i < list.size(); ++i) {
-      const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, not split last
-      const RuleLetter& of = rule.rule().letters()[letter];
-      const bool may_share = of.past >= 0 || of.reached;
-      const AxisMask axes = may_share ? 0 : MaskOf(AxesOf(dim));
-      if (axes & used) continue;
-      choice[letter] = dim;
-      self(self, depth + 1, used | axes);
-    }
-  };
-  visit(visit, 0, 0);
-  if (!best)
-    return InvalidArgument({op, ": no placement fits the operands ", OperandsText(operands)});
-  return *std::move(best);
-}
-
 AxisList SentAxes(const OpRule& rule, const RuleAssignment& assignment, size_t letter) {
   if (!rule.letters()[letter].reached) return {};
   std::vector<AxisMask> axes;
   for (const DimLayout& of : assignment.letters) axes.push_back(MaskOf(AxesOf(of)));
   return AxesIn(SharedAxes(rule, axes, letter));
-}
-
-namespace {
-
-double AxesSize(const DeviceMesh& mesh, absl::Span<const int> axes) {
-  double size = 1;
-  for (int axis : axes) size *= mesh.axis_size(axis);
-  return size;
-}
-
-// The fraction of what a rank needs in a dimension that it already holds, if sizes divide evenly.
-// If the splits are unrelated: the fraction that a random shard would hold.
-double Overlap(const DeviceMesh& mesh, const DimLayout& from, const DimLayout& to) {
-  if (from == to || !IsSplit(from)) return 1;
-  size_t shared = 0;  // number of equal leading splits, if both have a single factor
-  if (from.size() == 1 && to.size() == 1) {
-    const auto& a = from[0].splits;
-    const auto& b = to[0].splits;
-    while (shared < a.size() && shared < b.size() && a[shared] == b[shared]) ++shared;
-    if (shared == a.size()) return 1;
-  }
-  double held = 1;
-  const AxisList axes = AxesOf(from);
-  for (size_t i = shared; i < axes.size(); ++i) held /= mesh.axis_size(axes[i]);
-  return held;
-}
-
-}  // namespace
-
-double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                  DType dtype) {
-  if (from == to) return 0;
-  const DeviceMesh& mesh = to.mesh();
-  const double bytes = static_cast<double>(NumElements(shape)) * SizeOf(dtype);
-  double terms = 1, kept = 1;  // Partial axes that are reduced, and that stay
-  for (int axis : from.partial_axes()) {
-    (to.use(axis) == Layout::AxisUse::kPartial ? kept : terms) *= mesh.axis_size(axis);
-  }
-  const double copies =
-      mesh.size() / AxesSize(mesh, to.sharding_axes()) / kept;  // of each element in `to`
-  if (terms > 1) return bytes * kept * (terms - 1 + copies - 1);
-  double overlap = 1;
-  for (int d = 0; d < to.ndim(); ++d) overlap *= Overlap(mesh, from.dim(d), to.dim(d));
-  return bytes * kept * copies * (1 - overlap);
 }
 
 }  // namespace dtensor
