@@ -1,6 +1,8 @@
 // Gather groups and Recompute: a leaf that is read in both, or in several recomputed parts, is
 // gathered each time it is read. Its group is reduced once, when the last gradient is ready.
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "dtensor/ops/ops.h"
@@ -95,6 +97,48 @@ TEST(GatherRecompute, AGroupIsReducedOnceWhicheverPartsRunAgain) {
                            EXPECT_EQ(outcome.w, plain.w) << again;
                            EXPECT_EQ(outcome.v, plain.v) << again;
                            EXPECT_EQ(outcome.reductions, 1) << again;
+                         }
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+// The gathers of Backward for x w[0] ... w[n - 1], each of a group of its own, all of which runs
+// again.
+absl::StatusOr<int64_t> GathersOfBackward(Context& context, int n) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+  const auto groups = GatherGroups::New();
+  std::vector<std::shared_ptr<GatherGroup>> group;
+  std::vector<DistributedTensor> w;
+  for (int i = 0; i < n; ++i) {
+    DT_ASSIGN_OR_RETURN(w.emplace_back(), RandomNormal(context, mesh, {Shard(0)}, {kDim, kDim},
+                                                       {.seed = 1 + static_cast<uint64_t>(i)}));
+    DT_RETURN_IF_ERROR(w[i].set_requires_grad(true));
+    group.push_back(groups->Add(ShardLevel::kParameters));
+    DT_RETURN_IF_ERROR(group[i]->Add(w[i], Layout::Replicated(mesh, 2)));
+  }
+  const auto chain = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+    std::vector<DistributedTensor> y = {x[0]};
+    for (int i = 0; i < n; ++i) {
+      const GatherScope scope(group[i].get());
+      DT_RETURN_IF_ERROR(scope.status());
+      DT_ASSIGN_OR_RETURN(y[0], MatMul(y[0], ForUse(w[i])));
+    }
+    return y;
+  };
+  DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                      Full(context, mesh, {Shard(0)}, {2, kDim}, DType::kF32, 1));
+  DT_ASSIGN_OR_RETURN(const auto y, Recompute({x}, chain));
+  context.communicator().ResetTraffic();
+  DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0, 1})));
+  return Calls(context, CollectiveKind::kAllGather);
+}
+
+TEST(GatherRecompute, TwoGroupsAreGatheredOnceAndMoreOfThemTwice) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         for (const auto& [n, gathers] : {std::pair(1, 1), {2, 2}, {3, 6}}) {
+                           EXPECT_THAT(GathersOfBackward(context, n), IsOkAndHolds(gathers)) << n;
                          }
                          return absl::OkStatus();
                        }),

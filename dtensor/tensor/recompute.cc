@@ -97,12 +97,15 @@ void AddLeaf(const TensorImplPtr& leaf, Edge edge, Decision& decision, Node& nod
       {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
 }
 
-// Whether its leaves are in several groups: then these are gathered one after the other, as the
-// function runs.
-bool HasGroups(const Node& node) {
-  return std::any_of(node.saved_sources.begin(), node.saved_sources.end(), [&](const auto& saved) {
-    return saved.source->gather->group != node.saved_sources[0].source->gather->group;
-  });
+// Whether its leaves are in more than two groups. Two are gathered at a time anyway, one of them
+// ahead, so these may be kept until the gradients have used them. If there are more, each is
+// gathered when the function comes to it, freed, and gathered again.
+bool HasManyGroups(const Node& node) {
+  HashSet<const GatherGroup*> groups;
+  for (const SavedSource& saved : node.saved_sources) {
+    groups.insert(saved.source->gather->group);
+  }
+  return groups.size() > 2;
 }
 
 // An alias without the edge, but with the information on where recording stopped.
@@ -182,7 +185,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
     AddLeaf(leaf, {nullptr, 0, leaf}, *decision, *node);
   }
   for (const TensorImplPtr& leaf : leaves.frozen) AddLeaf(leaf, Edge(), *decision, *node);
-  if (HasGroups(*node)) node->saved_sources.clear();
+  if (HasManyGroups(*node)) node->saved_sources.clear();
   node->sequence = context.NextSequence();
   std::vector<DistributedTensor> returned;
   for (size_t r = 0; r < results.size(); ++r) {
