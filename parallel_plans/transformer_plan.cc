@@ -61,7 +61,7 @@ ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
   ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
   plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
   if (beside.shared_expert) {
-    AddMlps("model.layers.*.mlp.shared_expert", axis, sequence_parallel, plan);
+    AddMlps("model.layers.*.{mlp,block_sparse_moe}.shared_expert", axis, sequence_parallel, plan);
   }
   if (beside.dense_layers) AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;

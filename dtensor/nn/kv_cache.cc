@@ -256,9 +256,9 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   };
   enter(this);
   const absl::Cleanup leave = [&] { enter(nullptr); };  // also when the model throws
-  DT_ASSIGN_OR_RETURN(DistributedTensor logits, model_(ids));
+  DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, model_.Call({ids}));
   for (int64_t r = 0; r < options_.batch; ++r) lengths_[r] += counts_[r];
-  return logits;
+  return std::move(results[0]);
 }
 
 absl::Status KvCache::Truncate(int64_t row, int64_t length) {

@@ -66,7 +66,8 @@ class KvCache {
 
   // Runs the model on the next tokens of each row, ids [batch, s]. The first counts[r] ids of row r
   // are real; if `counts` is empty, all are. Returns the logits after the last real id, [batch, 1,
-  // vocab]; for a row without real ids they are meaningless. Nothing is recorded for Backward.
+  // vocab], which are the model's first result; for a row without real ids they are meaningless.
+  // Other results, such as router_sums, are dropped. Nothing is recorded for Backward.
   // Collective. Errors: kInvalidArgument, before anything changes, for ids of another shape, counts
   // that do not fit, and a row that would exceed the capacity; what the model refuses; failures.
   // After an error the cache is as it was.

@@ -253,7 +253,8 @@ DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
   AddChild("input_layernorm", &attention_norm_);
   AddChild("self_attn", &attention_);
   AddChild("post_attention_layernorm", &mlp_norm_);
-  AddChild(config.experts > 0 && config.mixtral_names ? "block_sparse_moe" : "mlp", mlp_.get());
+  AddChild(config.has_experts(layer) && config.mixtral_names ? "block_sparse_moe" : "mlp",
+           mlp_.get());
 }
 
 TensorsOr DecoderBlock::ForwardAll(absl::Span<const DistributedTensor> operands) {

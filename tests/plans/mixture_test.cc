@@ -391,6 +391,9 @@ TEST(Mixture, ReturnsRouterSumsOnEveryMesh) {
                      "dp=2,ep=2,tp=2", "fsdp=2", "fsdp=2,ep=2"});
   ExpectAsOnOneRank(ConfigWithSums(), {.sequence_parallel = false}, {"tp=2", "ep=2,tp=2"});
   ExpectAsOnOneRank(ConfigWithSums(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
+  TransformerConfig mixtral = ConfigWithSums();
+  mixtral.mixtral_names = true;  // of blocks with experts; the other's are those of a LLaMA
+  ExpectAsOnOneRank(mixtral, {}, {"tp=2", "ep=2,tp=2"});
 }
 
 // They are Partial where tokens are sharded, and nothing adds them up before someone wants them.
