@@ -75,6 +75,7 @@ TransformerConfig RandomConfig(TestRandom& choices) {
   config.experts = choices.Of<int64_t>({2, 4, 5});
   config.experts_per_token = choices.Of<int64_t>({1, 2});
   config.normalize_experts = choices.Coin();
+  config.mixtral_names = choices.Coin();
   config.router_sums = choices.Coin();
   config.shared_hidden = choices.Of<int64_t>({0, 6});
   config.dense_hidden = 10;
