@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -50,10 +51,12 @@ std::unique_ptr<Module> MlpOf(const TransformerConfig& config, int64_t layer) {
 
 // Whether a layer before this one has router_sums, which are brought to it.
 bool HasSumsBefore(const TransformerConfig& config, int64_t layer) {
-  for (int64_t l = 0; config.router_sums && l < layer; ++l) {
-    if (config.has_experts(l)) return true;
+  if (!config.router_sums) return false;
+  std::vector<bool> dense(layer);
+  for (const int64_t one : config.dense_layers) {
+    if (one < layer) dense[one] = true;
   }
-  return false;
+  return absl::c_linear_search(dense, false);
 }
 
 absl::Status CheckDenseLayers(absl::string_view model, const TransformerConfig& config) {

@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/transformer.h"
@@ -132,9 +131,10 @@ void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& co
   const int64_t step = json.Size("decoder_sparse_step", 1, ConfigReader::kMaxLayers);
   const std::vector<int64_t> listed = json.Indices("mlp_only_layers", config.layers);
   if (!json.status().ok()) return;  // layers and step may be anything
+  std::vector<bool> dense(config.layers);
+  for (const int64_t layer : listed) dense[layer] = true;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    if ((layer + 1) % step == 0 && !absl::c_linear_search(listed, layer)) continue;
-    config.dense_layers.push_back(layer);
+    if (dense[layer] || (layer + 1) % step != 0) config.dense_layers.push_back(layer);
   }
   if (config.dense_layers.empty()) return;
   config.dense_hidden = json.Size("intermediate_size", kind.hidden);

@@ -245,6 +245,7 @@ TEST(CountedStep, Pipelines) {
   Case whole = {"pp, dp, tp+sp", "pp=2,dp=2,tp=2", kTwoStages + kTensorParallel + kData, 8};
   whole.micro_batches = 4;
   ExpectPredicted(whole);
+  ExpectPredicted({"all in the second stage", "pp=2,dp=2", "{\"\", Stage(\"pp\", 1)}\n" + kData});
   whole = {"pp, fsdp", "dp=2,pp=2", kTwoStages + Sharded(3), 8};
   whole.micro_batches = 2;
   ExpectPredicted(whole);

@@ -181,8 +181,9 @@ class Steps {
       const NoGrad no_grad(context_);
       DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
                           Full(context_, layout, shape, DType::kI32, 0));
+      const DeviceMesh* const stage = model_->mesh() ? &*model_->mesh() : nullptr;
       DT_ASSIGN_OR_RETURN(const DistributedTensor placed,
-                          AtEdges(whole, model_->edges(), &ModuleEdge::input));
+                          AtEdges(whole, model_->edges(), &ModuleEdge::input, /*index=*/0, stage));
       layout = placed.layout();
     }
     const int64_t before = LiveBytes(context_);
