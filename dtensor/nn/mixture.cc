@@ -94,7 +94,8 @@ TensorsOr MixtureOfExperts::ForwardAll(absl::Span<const DistributedTensor> opera
 
 TensorOr MixtureOfExperts::AddShared(TensorOr y, const DistributedTensor& x) {
   if (shared_expert_ == nullptr) return y;
-  return Add(y, Mul(Sigmoid((*shared_expert_gate_)(x)), (*shared_expert_)(x)));
+  const TensorOr gate = Sigmoid((*shared_expert_gate_)(x));  // first, whatever the compiler
+  return Add(y, Mul(gate, (*shared_expert_)(x)));
 }
 
 TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens) {

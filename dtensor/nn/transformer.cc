@@ -54,7 +54,7 @@ bool HasSumsBefore(const TransformerConfig& config, int64_t layer) {
   if (!config.router_sums) return false;
   std::vector<bool> dense(layer);
   for (const int64_t one : config.dense_layers) {
-    if (one < layer) dense[one] = true;
+    if (0 <= one && one < layer) dense[one] = true;
   }
   return absl::c_linear_search(dense, false);
 }
