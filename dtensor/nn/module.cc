@@ -27,7 +27,9 @@ std::string JoinPath(absl::string_view path, absl::string_view name) {
 
 TensorOr Module::CallForOne(absl::Span<const TensorOr> operands) {
   DT_RETURN_IF_ERROR(CheckCount("operands", operands.size(), operands_));
-  DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
+  if (const absl::Status status = CheckCount("results", 1, results_); !status.ok()) {
+    return InvalidArgument({status.message(), "; Call() returns all of them"});
+  }
   DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, Call(operands));
   return std::move(results[0]);
 }
