@@ -252,6 +252,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/cpu/attention_forward.cc
   runtime/kernels/cpu/attention_grad.cc
   runtime/kernels/cpu/attention_merge.cc
+  runtime/kernels/cpu/bincount.cc
   runtime/kernels/cpu/box.cc
   runtime/kernels/cpu/box_copy.cc
   runtime/kernels/cpu/box_reduce.cc
@@ -461,6 +462,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/gelu_mlp.cc
   dtensor/nn/gpt2.cc
   dtensor/nn/kv_cache.cc
+  dtensor/nn/latent_attention.cc
   dtensor/nn/layers.cc
   dtensor/nn/mixture.cc
   dtensor/nn/model_config.cc
@@ -526,6 +528,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/gelu_mlp.h
   dtensor/nn/gpt2.h
   dtensor/nn/kv_cache.h
+  dtensor/nn/latent_attention.h
   dtensor/nn/layers.h
   dtensor/nn/mixture.h
   dtensor/nn/model_config.h
@@ -593,6 +596,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/kernels/cuda/attention_flash_grad.cu
   runtime/kernels/cuda/attention_grad.cu
   runtime/kernels/cuda/attention_merge.cu
+  runtime/kernels/cuda/bincount.cu
   runtime/kernels/cuda/box.cu
   runtime/kernels/cuda/comparison.cu
   runtime/kernels/cuda/cross_entropy.cu

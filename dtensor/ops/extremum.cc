@@ -1,5 +1,6 @@
 // Max, Min and ArgMax. If a reduced dimension is sharded, each rank reduces its part, and every
-// rank merges the results. So the results are not Partial, and have gradients. TopK, of whole rows.
+// rank merges the results. So the results are not Partial, and have gradients. TopK and
+// TakeAlongDim, of whole rows.
 #include "dtensor/runtime/kernels/extremum.h"
 
 #include <iterator>
@@ -133,7 +134,27 @@ absl::Status TopKForward(const OpCall& call) {
 }
 
 absl::Status TopKBackward(const GradCall& call) {
-  return kernels::TopKGrad(call.device(), call.results[1], call.result_gradients[0],
+  return kernels::TakeGrad(call.device(), call.results[1], call.result_gradients[0],
+                           call.gradients[0]);
+}
+
+absl::Status TakeCheck(Specs operands, AttrsView) {
+  const Dims &x = operands[0]->shape, &indices = operands[1]->shape;
+  const bool rows = !x.empty() && x.size() == indices.size() &&
+                    std::equal(x.begin(), x.end() - 1, indices.begin());
+  if (rows) return absl::OkStatus();
+  return InvalidArgument({"TakeAlongDim: ", SpecsText(operands), "; give x [..., d] and indices ",
+                          "[..., k], with the same leading dimensions"});
+}
+
+DType TakeType(Specs operands, AttrsView, int) { return operands[0]->dtype; }
+
+absl::Status TakeForward(const OpCall& call) {
+  return kernels::Take(call.device(), call.operands[0], call.operands[1], call.results[0]);
+}
+
+absl::Status TakeBackward(const GradCall& call) {
+  return kernels::TakeGrad(call.device(), call.operands[1], call.result_gradients[0],
                            call.gradients[0]);
 }
 
@@ -180,10 +201,21 @@ const OpDef kTopKOp = {
     .saved_results = 0b10,
 };
 
+// As the embedding's: linear in x, but not in the indices.
+const OpDef kTakeAlongDimOp = {
+    .name = "TakeAlongDim",
+    .rule = "... d!, ... k! -> ... k!",
+    .operand_types = {TypeSet::All(), TypeSet({DType::kI64})},
+    .check = TakeCheck,
+    .result_dtype = TakeType,
+    .every_device = {TakeForward, TakeBackward},
+    .saved_operands = 0b10,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> ExtremumOps() {
-  static constexpr const OpDef* kOps[] = {&kMaxOp, &kMinOp, &kArgMaxOp, &kTopKOp};
+  static constexpr const OpDef* kOps[] = {&kMaxOp, &kMinOp, &kArgMaxOp, &kTopKOp, &kTakeAlongDimOp};
   return kOps;
 }
 
@@ -207,6 +239,10 @@ absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k
   DT_ASSIGN_OR_RETURN(auto results, DispatchAll(internal::kTopKOp, {&x}, internal::TopKAttrs{k}));
   return std::vector<DistributedTensor>(std::make_move_iterator(results.begin()),
                                         std::make_move_iterator(results.end()));
+}
+
+TensorOr TakeAlongDim(const TensorOr& x, const TensorOr& indices) {
+  return Dispatch(internal::kTakeAlongDimOp, {&x, &indices});
 }
 
 }  // namespace dtensor

@@ -308,6 +308,24 @@ std::vector<Refusal> Refusals() {
       {"the largest of nothing",
        [top](auto&) { return top(DistributedTensor(), 0); },
        {"TopK", "undefined"}},
+      {"elements of other rows",
+       [](auto& m) {
+         return TakeAlongDim(m.Zeros({4, 3}), m.Zeros({5, 2}, DType::kI64));
+       },
+       {"TakeAlongDim: [4, 3] f32", "[5, 2] i64", "the same leading dimensions"}},
+      {"elements of rows that one row of indices would be spread over",
+       [](auto& m) {
+         return TakeAlongDim(m.Zeros({4, 3}), m.Zeros({1, 2}, DType::kI64));
+       },
+       {"TakeAlongDim: [4, 3] f32", "[1, 2] i64"}},
+      {"elements of a scalar",
+       [](auto& m) { return TakeAlongDim(m.Zeros({}), m.Zeros({}, DType::kI64)); },
+       {"TakeAlongDim"}},
+      {"elements by indices that are floats",
+       [](auto& m) {
+         return TakeAlongDim(m.Zeros({4, 3}), m.Zeros({4, 2}));
+       },
+       {"TakeAlongDim", "i64"}},
       {"fewer bins than none",
        [](auto& m) { return Bincount(m.Zeros({2}, DType::kI64), -1); },
        {"Bincount: -1 bins of [2] i64", "0 or more"}},

@@ -1,4 +1,4 @@
-// Sum, Mean and SumOfSquares.
+// Sum, Mean, SumOfSquares and Bincount.
 #include "dtensor/runtime/kernels/reduce.h"
 
 #include <string>
@@ -133,10 +133,40 @@ const OpDef kSumOfSquaresOp = {
     .saved_operands = 0b1,
 };
 
+absl::StatusOr<RuleText> BincountRule(absl::Span<const Dims>, AttrsView attrs) {
+  return RuleText{"... -> n!", {{"n", attrs.as<BincountAttrs>().n}}};
+}
+
+absl::Status BincountCheck(Specs operands, AttrsView attrs) {
+  const auto& [n, dtype] = attrs.as<BincountAttrs>();
+  const auto refuse = [&](absl::string_view what, absl::string_view remedy) {
+    return InvalidArgument({"Bincount: ", what, " of ", operands[0]->ToString(), "; ", remedy});
+  };
+  if (n < 0) return refuse(absl::StrCat(n, " bins"), "give 0 or more");
+  if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
+  return refuse(absl::StrCat("counts in ", ToString(dtype)), "they are f32 or f64");
+}
+
+DType BincountType(Specs, AttrsView attrs, int) { return attrs.as<BincountAttrs>().dtype; }
+
+absl::Status BincountForward(const OpCall& call) {
+  return kernels::Bincount(call.device(), call.operands[0], call.results[0]);
+}
+
+const OpDef kBincountOp = {
+    .name = "Bincount",
+    .describe = BincountRule,
+    .attrs = &kAttrsType<BincountAttrs>,
+    .types = TypeSet::Integers(),
+    .check = BincountCheck,
+    .result_dtype = BincountType,
+    .every_device = {BincountForward},
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> ReduceOps() {
-  static constexpr const OpDef* kOps[] = {&kSumOp, &kMeanOp, &kSumOfSquaresOp};
+  static constexpr const OpDef* kOps[] = {&kSumOp, &kMeanOp, &kSumOfSquaresOp, &kBincountOp};
   return kOps;
 }
 
@@ -151,5 +181,9 @@ TensorOr Mean(const TensorOr& x, absl::Span<const int> dims) {
 }
 
 TensorOr SumOfSquares(const TensorOr& x) { return Dispatch(internal::kSumOfSquaresOp, {&x}); }
+
+TensorOr Bincount(const TensorOr& ids, int64_t n, DType dtype) {
+  return Dispatch(internal::kBincountOp, {&ids}, internal::BincountAttrs{n, dtype});
+}
 
 }  // namespace dtensor

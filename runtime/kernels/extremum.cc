@@ -35,7 +35,13 @@ KernelWork WorkOf(const TopKArgs& args) {
   return {.bytes = BytesOf(args.rows) + Bytes(picks, args.dtype) + picks * kCountBytes};
 }
 
-KernelWork WorkOf(const TopKGradArgs& args) {
+// Indices, and as many elements of x as of y.
+KernelWork WorkOf(const TakeArgs& args) {
+  const double picks = Iterations(args.rows.loop) * static_cast<double>(args.rows.n);
+  return {.bytes = picks * kCountBytes + Bytes(2 * picks, args.dtype)};
+}
+
+KernelWork WorkOf(const TakeGradArgs& args) {
   return {.bytes = BytesOf(args.rows) + static_cast<double>(args.dx_bytes)};
 }
 
@@ -58,8 +64,10 @@ constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {
     .work = WorkOnOperands<ShareAmongTiesArgs>};
 constexpr ByDevice<TopKArgs> kTopK = {
     .name = "TopK", .host = cpu::TopK, .cuda = DT_ON_CUDA(cuda::TopK), .work = WorkOf};
-constexpr ByDevice<TopKGradArgs> kTopKGrad = {
-    .name = "TopKGrad", .host = cpu::TopKGrad, .cuda = DT_ON_CUDA(cuda::TopKGrad), .work = WorkOf};
+constexpr ByDevice<TakeArgs> kTake = {
+    .name = "Take", .host = cpu::Take, .cuda = DT_ON_CUDA(cuda::Take), .work = WorkOf};
+constexpr ByDevice<TakeGradArgs> kTakeGrad = {
+    .name = "TakeGrad", .host = cpu::TakeGrad, .cuda = DT_ON_CUDA(cuda::TakeGrad), .work = WorkOf};
 
 // Broadcasts `reduced`, which has x's shape without dims, to a view of x's shape.
 Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims) {
@@ -154,17 +162,35 @@ absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& valu
                     .indices = indices.data<int64_t>()});
 }
 
-absl::Status TopKGrad(Device& device, const Tensor& indices, const Tensor& dvalues,
-                      const Tensor& dx) {
-  DT_CHECK(IsFloat(dx.dtype()) && dx.ndim() >= 1 && dx.is_contiguous());
-  DT_CHECK(dvalues.dtype() == dx.dtype() && indices.dtype() == DType::kI64);
-  DT_CHECK(indices.shape() == dvalues.shape() && dvalues.ndim() == dx.ndim());
-  Dims shape = dx.shape();
-  shape.back() = dvalues.shape().back();
-  DT_CHECK(dvalues.shape() == shape && shape.back() <= dx.shape().back());
-  return kTopKGrad.Run(device, {dx.dtype()},
+namespace {
+
+// Whether the shapes differ in the size of the last dimension at most.
+bool HaveSameRows(const Tensor& a, const Tensor& b) {
+  if (a.ndim() != b.ndim() || a.ndim() < 1) return false;
+  Dims shape = a.shape();
+  shape.back() = b.shape().back();
+  return shape == b.shape();
+}
+
+}  // namespace
+
+absl::Status Take(Device& device, const Tensor& x, const Tensor& indices, const Tensor& y) {
+  DT_CHECK(indices.dtype() == DType::kI64 && HaveSameRows(x, indices));
+  DT_CHECK(y.shape() == indices.shape() && y.dtype() == x.dtype() && y.is_contiguous());
+  return kTake.Run(device, {x.dtype()},
+                   {.dtype = x.dtype(),
+                    .rows = RowOperands<2>({&indices, &x}),
+                    .n = x.shape().back(),
+                    .y = y.raw()});
+}
+
+absl::Status TakeGrad(Device& device, const Tensor& indices, const Tensor& dy, const Tensor& dx) {
+  DT_CHECK(IsFloat(dx.dtype()) && dx.is_contiguous());
+  DT_CHECK(dy.dtype() == dx.dtype() && indices.dtype() == DType::kI64);
+  DT_CHECK(indices.shape() == dy.shape() && HaveSameRows(dy, dx));
+  return kTakeGrad.Run(device, {dx.dtype()},
                        {.dtype = dx.dtype(),
-                        .rows = RowOperands<2>({&indices, &dvalues}),
+                        .rows = RowOperands<2>({&indices, &dy}),
                         .n = dx.shape().back(),
                         .dx = dx.raw(),
                         .dx_bytes = dx.bytes()});

@@ -1,6 +1,6 @@
 // What maxima and minima need in addition to Reduce (reduce.h): where they are, how gradients are
-// divided among ties, and the largest of a row. On one rank's local tensors; conventions:
-// elementwise.h.
+// divided among ties, the largest of a row, and elements of rows by their indices. On one rank's
+// local tensors; conventions: elementwise.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
 #define DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
 
@@ -39,10 +39,13 @@ absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extre
 // x's type, indices [..., k] i64. Requires: 0 <= k <= n.
 absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& values,
                   const Tensor& indices);
-// dx[..., indices[..., j]] = dvalues[..., j], and 0 elsewhere; [..., n] and twice [..., k]. Floats.
-// Requires: the indices of a row differ, and are in [0, n).
-absl::Status TopKGrad(Device& device, const Tensor& indices, const Tensor& dvalues,
-                      const Tensor& dx);
+
+// y[..., j] = x[..., indices[..., j]]: x [..., n] of any type, indices [..., k] i64, y [..., k]. An
+// index outside [0, n) makes the device fail (kOutOfRange, naming it and n).
+absl::Status Take(Device& device, const Tensor& x, const Tensor& indices, const Tensor& y);
+// dx[..., i] = the sum of dy[..., j] over j with indices[..., j] = i: added up in ascending order of
+// j, accumulated in f32. Floats. Requires: the indices are in [0, n).
+absl::Status TakeGrad(Device& device, const Tensor& indices, const Tensor& dy, const Tensor& dx);
 
 }  // namespace kernels
 }  // namespace dtensor

@@ -96,7 +96,7 @@ class ExtremumTest : public KernelTest {
     Dims shape = dvalues.shape();
     shape.back() = n;
     const Tensor dx = Make(dvalues.dtype(), shape, Doubles(NumElements(shape), 7));
-    EXPECT_THAT(TopKGrad(device(), indices, dvalues, dx), IsOk());
+    EXPECT_THAT(TakeGrad(device(), indices, dvalues, dx), IsOk());
     return Read(dx);
   }
 };
@@ -401,6 +401,49 @@ TEST_P(ExtremumTest, TopKGivesGradientsToWhatItPicked) {
       EXPECT_EQ(TopGrad(indices, Make(dtype, {}, {1}).BroadcastTo({rows, k}), n), ones);
     }
   }
+}
+
+TEST_P(ExtremumTest, TakesElementsByTheirIndices) {
+  for (const auto& [rows, n, k] : {std::array<int64_t, 3>{3, 5, 2}, {1, 1, 4}, {40, 7, 9}}) {
+    const Doubles x = RandomWhole(rows * n, -9, 9), places = RandomWhole(rows * k, 0, n, 3);
+    const Doubles dy = RandomWhole(rows * k, -9, 9, 4);
+    Doubles want, sums(rows * n, 0);
+    for (int64_t p = 0; p < rows * k; ++p) {
+      const int64_t at = p / k * n + static_cast<int64_t>(places[p]);
+      want.push_back(x[at]);
+      sums[at] += dy[p];
+    }
+    for (const DType dtype : kNumbers) {
+      const Tensor y = Empty(dtype, {rows, k});
+      for (const Tensor& from : {Make(dtype, {rows, n}, x), MakeTransposed(dtype, rows, n, x)}) {
+        for (const Tensor& indices :
+             {Make(DType::kI64, {rows, k}, places), MakeTransposed(DType::kI64, rows, k, places)}) {
+          ASSERT_THAT(Take(device(), from, indices, y), IsOk());
+          EXPECT_EQ(Read(y), want);
+        }
+      }
+      if (!IsFloat(dtype)) continue;
+      const Tensor indices = MakeTransposed(DType::kI64, rows, k, places);
+      EXPECT_EQ(TopGrad(indices, Make(dtype, {rows, k}, dy), n), sums);
+      EXPECT_EQ(TopGrad(indices, MakeTransposed(dtype, rows, k, dy), n), sums);
+    }
+  }
+  const Tensor none = Empty(DType::kF32, {3, 0});
+  EXPECT_THAT(Take(device(), Empty(DType::kF32, {3, 4}), Empty(DType::kI64, {3, 0}), none), IsOk());
+  const Tensor bools = Empty(DType::kBool, {1, 2});
+  ASSERT_THAT(Take(device(), Make(DType::kBool, {1, 3}, {0, 1, 1}),
+                   Make(DType::kI64, {1, 2}, {2, 0}), bools),
+              IsOk());
+  EXPECT_EQ(Read(bools), Doubles({1, 0}));
+}
+
+TEST_P(ExtremumTest, AnIndexOutOfRangeFailsTheDevice) {
+  (void)Take(device(), Make(DType::kF32, {2, 2}, {1, 2, 3, 4}),
+             Make(DType::kI64, {2, 3}, {0, 1, 0, 1, 2, 0}), Empty(DType::kF32, {2, 3}));
+  const absl::Status failure =
+      absl::OutOfRangeError("Take: index 2 at position 4 is outside [0, 2)");
+  EXPECT_EQ(device().Synchronize(), failure);
+  EXPECT_EQ(device().failure(), failure);
 }
 
 }  // namespace

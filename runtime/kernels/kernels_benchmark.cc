@@ -223,6 +223,13 @@ struct Ids {
   Tensor tensor;
 };
 
+void BM_Bincount(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor counts = b.Make(AccumulatorOf(dtype), {256}, 0);
+  const Ids ids(b, 256);
+  Measure(state, b, ids.tensor.bytes(), [&] { return Bincount(*b.device, ids.tensor, counts); });
+}
+
 void BM_Embedding(State& state, DType dtype) {
   Bench b(dtype, state.range(0), 512);
   const Tensor table = b.Make(dtype, {256, b.columns}, 1), y = b.Matrix(0);
@@ -316,6 +323,7 @@ const bool registered = [] {
   Register("SumColumns", BM_SumColumns);
   Register("SumRows", BM_SumRows);
   Register("SumOfSquares", BM_SumOfSquares);
+  Register("Bincount", BM_Bincount);
   Register("AdamW", BM_AdamW);
   Register("Rope", BM_Rope);
   Register("Embedding", BM_Embedding);

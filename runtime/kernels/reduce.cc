@@ -23,6 +23,10 @@ KernelWork WorkOf(const SumOfSquaresArgs& args) {
   return {.bytes = BytesOf(args.x) + Bytes(1, AccumulatorOf(args.dtype))};
 }
 
+KernelWork WorkOf(const BincountArgs& args) {
+  return {.bytes = BytesOf(args.ids) + Bytes(static_cast<double>(args.bins), args.dtype)};
+}
+
 constexpr ByDevice<ReduceArgs> kReduce = {
     .name = "Reduce", .host = cpu::Reduce, .cuda = DT_ON_CUDA(cuda::Reduce), .work = WorkOf};
 constexpr ByDevice<ReduceArgs> kMean = {
@@ -31,6 +35,8 @@ constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
                                                       .host = cpu::SumOfSquares,
                                                       .cuda = DT_ON_CUDA(cuda::SumOfSquares),
                                                       .work = WorkOf};
+constexpr ByDevice<BincountArgs> kBincount = {
+    .name = "Bincount", .host = cpu::Bincount, .cuda = DT_ON_CUDA(cuda::Bincount), .work = WorkOf};
 
 // Sorts the dimensions into the order of memory, with broadcast ones outermost. The order in which
 // all of them are combined is free.
@@ -92,6 +98,19 @@ absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out) {
   SortByStride(shape, strides);
   const Tensor in_order = x.View(shape, strides, 0);
   return kSumOfSquares.Run(device, {x.dtype()}, {x.dtype(), {{&in_order}, {}}, out.raw()});
+}
+
+absl::Status Bincount(Device& device, const Tensor& ids, const Tensor& counts) {
+  DT_CHECK(ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64);
+  DT_CHECK(counts.dtype() == DType::kF32 || counts.dtype() == DType::kF64);
+  DT_CHECK(counts.ndim() == 1 && counts.is_contiguous());
+  return kBincount.Run(device, {ids.dtype(), counts.dtype()},
+                       {.id_dtype = ids.dtype(),
+                        .dtype = counts.dtype(),
+                        .ids = StridedInput(ids),
+                        .num_ids = ids.numel(),
+                        .bins = counts.numel(),
+                        .counts = counts.raw()});
 }
 
 }  // namespace dtensor::kernels

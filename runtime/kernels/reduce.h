@@ -23,6 +23,9 @@ absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, d
                   const Tensor& out);
 // out (f32 scalar; f64 for f64) = sum of squares of all elements; f32 inputs are summed in f64.
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out);
+// counts[i] = how many of the ids are i; others are not counted. ids: i32 or i64, any strides;
+// counts: [n], f32 or f64, row-major. Counts are whole numbers until each is rounded once.
+absl::Status Bincount(Device& device, const Tensor& ids, const Tensor& counts);
 
 }  // namespace kernels
 }  // namespace dtensor

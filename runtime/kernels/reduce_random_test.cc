@@ -80,6 +80,22 @@ TEST_P(ReduceRandomTest, MeanAndSquares) {
   }
 }
 
+TEST_P(ReduceRandomTest, Bincount) {
+  for (int i = 0; i < kRounds && !HasFailure(); ++i) {
+    const int64_t bins = random_.Chance(10) ? 5000 : random_.In(0, 70);
+    const Dims shape = Shape(3, kMostElements);
+    Doubles values(NumElements(shape));  // some of no bin, and half of one
+    for (double& id : values) {
+      id = static_cast<double>(random_.Coin() ? 1 : random_.In(-3, bins + 3));
+    }
+    const Twins ids = Of(IndexType(), shape, values);
+    const Twins counts = Out(random_.Of({DType::kF32, DType::kF64}), {bins});
+    SCOPED_TRACE(absl::StrCat(Describe(ids), ", ", bins));
+    Both([&](Side of) { return kernels::Bincount(of.device, of(ids), of(counts)); });
+    ExpectAlike("counts", counts, 0, 0);
+  }
+}
+
 TEST_P(ReduceRandomTest, ArgMax) {
   for (int i = 0; i < kRounds && !HasFailure(); ++i) {
     const DType dtype = Number();
@@ -125,8 +141,28 @@ TEST_P(ReduceRandomTest, TopK) {
     ExpectAlike("indices", indices, 0, 0);
     if (!IsFloat(dtype)) continue;
     const Twins dvalues = In(dtype, picked, -4, 5), dx = Out(dtype, shape);
-    Both([&](Side of) { return TopKGrad(of.device, of(indices), of(dvalues), of(dx)); });
-    ExpectAlike("TopKGrad", dx, 0, 0);
+    Both([&](Side of) { return TakeGrad(of.device, of(indices), of(dvalues), of(dx)); });
+    ExpectAlike("TakeGrad", dx, 0, 0);
+  }
+}
+
+TEST_P(ReduceRandomTest, Take) {
+  for (int i = 0; i < kRounds && !HasFailure(); ++i) {
+    const DType dtype = Number();
+    Dims shape = Shape(3, kMostElements / 20), picked = shape;
+    shape.push_back(random_.In(1, 60));
+    picked.push_back(random_.In(0, 20));
+    Doubles places(NumElements(picked));
+    for (double& place : places) place = static_cast<double>(random_.In(0, shape.back() - 1));
+    const Twins x = In(dtype, shape, -4, 5), indices = Of(DType::kI64, picked, places);
+    const Twins y = Out(dtype, picked);
+    SCOPED_TRACE(absl::StrCat(Describe(x), ", ", picked.back()));
+    Both([&](Side of) { return kernels::Take(of.device, of(x), of(indices), of(y)); });
+    ExpectAlike("y", y, 0, 0);
+    if (!IsFloat(dtype)) continue;
+    const Twins dy = In(dtype, picked, -4, 5), dx = Out(dtype, shape);
+    Both([&](Side of) { return TakeGrad(of.device, of(indices), of(dy), of(dx)); });
+    ExpectAlike("dx", dx, 1, Lost(dtype));
   }
 }
 

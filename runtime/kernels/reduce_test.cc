@@ -341,5 +341,27 @@ TEST_P(ReduceTest, PermutedViewsHaveTheBitsOfTheirMemory) {
   }
 }
 
+// Ids of no bin are not counted; more bins than a block of a GPU has for itself, and more ids.
+TEST_P(ReduceTest, Bincount) {
+  for (const int64_t bins : {0, 1, 7, 2048, 2049}) {
+    for (const int64_t n : {0, 1, 30, 2'000'000}) {
+      const Doubles ids = RandomWhole(n, -2, bins + 2, n);
+      Doubles want(bins);
+      for (const double id : ids) {
+        if (0 <= id && id < static_cast<double>(bins)) ++want[static_cast<size_t>(id)];
+      }
+      const Tensor x = Make(n % 7 == 0 ? DType::kI32 : DType::kI64, {n}, ids);
+      const Tensor counts = Empty(n == 30 ? DType::kF64 : DType::kF32, {bins});
+      ASSERT_THAT(kernels::Bincount(device(), x, counts), IsOk());
+      EXPECT_EQ(Read(counts), want) << bins << " " << n;
+    }
+  }
+  const Tensor counts = Empty(DType::kF32, {3});
+  ASSERT_THAT(
+      kernels::Bincount(device(), MakeTransposed(DType::kI64, 2, 3, {0, 2, 2, 1, 2, 3}), counts),
+      IsOk());
+  EXPECT_EQ(Read(counts), Doubles({1, 1, 3}));
+}
+
 }  // namespace
 }  // namespace dtensor::kernels

@@ -120,6 +120,8 @@ TEST_F(WorkTest, Reductions) {
   EXPECT_EQ(Bytes([&](Device& d) { return Reduce(d, ReduceOp::kSum, x, {0}, Of(kF32, {5})); }),
             120 + 20);
   EXPECT_EQ(Bytes([&](Device& d) { return SumOfSquares(d, x, Of(kF32, {})); }), 120 + 4);
+  EXPECT_EQ(Bytes([&](Device& d) { return Bincount(d, Of(DType::kI32, {6}), Of(kF32, {3})); }),
+            24 + 12);
   EXPECT_EQ(Bytes([&](Device& d) {
               return ArgMaxStats(d, x, 1, IndexSet::Interval(0, 5), Of(kI64, {6, 2}));
             }),
@@ -128,7 +130,8 @@ TEST_F(WorkTest, Reductions) {
             120 + 24 + 48);
   const Tensor picked = Of(kF32, {6, 2}), indices = Of(DType::kI64, {6, 2});
   EXPECT_EQ(Bytes([&](Device& d) { return TopK(d, x, 2, picked, indices); }), 120 + 48 + 96);
-  EXPECT_EQ(Bytes([&](Device& d) { return TopKGrad(d, indices, picked, x); }), 96 + 48 + 120);
+  EXPECT_EQ(Bytes([&](Device& d) { return TakeGrad(d, indices, picked, x); }), 96 + 48 + 120);
+  EXPECT_EQ(Bytes([&](Device& d) { return Take(d, x, indices, picked); }), 96 + 2 * 48);
 }
 
 TEST_F(WorkTest, IndexedKernels) {

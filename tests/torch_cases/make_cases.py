@@ -328,6 +328,9 @@ def mixtures():  # the last: what is drawn here changes no other case
     case("bincount", lambda x: torch.histc(x.double(), 5, 0, 5), ids(5, 3, 4))
     case("bincount_of_others", lambda x: torch.histc(x.double(), 4, -0.5, 3.5), ids(9, 20) - 3)
     case("bincount_empty", lambda x: torch.histc(x.double(), 3, 0, 3), ids(3, 2, 0))
+    take = lambda x, indices: torch.take_along_dim(x, indices, -1)
+    case("take_along_dim", take, randn(3, 4, 7), ids(7, 3, 4, 9))
+    case("take_along_dim_vector", take, randn(5), ids(5, 3))
 
 
 def main():

@@ -194,6 +194,9 @@ void AddReductions(std::vector<TorchCases>& all) {
   top("topk", 2);
   top("topk_all", 7);
   top("topk_vector", 1);
+  all.push_back({{"take_along_dim", "take_along_dim_vector"},
+                 &OpNamed("TakeAlongDim"),
+                 Call([](Operands x) { return TakeAlongDim(x[0], x[1]); })});
   all.push_back({{"sum_of_squares"}, &OpNamed("SumOfSquares"), Unary(SumOfSquares)});
 }
 

@@ -51,14 +51,22 @@ struct TopKArgs {
 };
 static_assert(std::is_trivially_copyable_v<TopKArgs>);
 
-struct TopKGradArgs {
+struct TakeArgs {
   DType dtype;
-  RowOperands<2> rows;  // indices, dvalues
+  RowOperands<2> rows;  // indices, x
+  int64_t n;            // elements of a row of x
+  void* y;
+};
+static_assert(std::is_trivially_copyable_v<TakeArgs>);
+
+struct TakeGradArgs {
+  DType dtype;
+  RowOperands<2> rows;  // indices, dy
   int64_t n;            // elements of a row of dx
   void* dx;
   int64_t dx_bytes;
 };
-static_assert(std::is_trivially_copyable_v<TopKGradArgs>);
+static_assert(std::is_trivially_copyable_v<TakeGradArgs>);
 
 }  // namespace dtensor::kernels
 

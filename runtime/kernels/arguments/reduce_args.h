@@ -29,6 +29,14 @@ struct SumOfSquaresArgs {
 };
 static_assert(std::is_trivially_copyable_v<SumOfSquaresArgs>);
 
+struct BincountArgs {
+  DType id_dtype, dtype;  // of counts
+  StridedInput ids;
+  int64_t num_ids, bins;
+  void* counts;
+};
+static_assert(std::is_trivially_copyable_v<BincountArgs>);
+
 }  // namespace dtensor::kernels
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_REDUCE_ARGS_H_

@@ -4,8 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "dtensor/runtime/device/index_error.h"
 #include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
 #include "dtensor/runtime/kernels/cpu/reduce_simd.h"
@@ -176,16 +178,49 @@ void TopKAll(const TopKArgs& a) {
 }
 
 template <typename T>
-void TopKGradAll(const TopKGradArgs& a) {
+absl::Status TakeAll(const TakeArgs& a) {
+  const RowOperands<2>& rows = a.rows;
+  absl::Status status;
+  int64_t at = 0;  // in y
+  rows.loop.ForEachRow([&](const auto& offsets) {
+    for (int64_t r = 0; r < rows.loop.inner_size(); ++r) {
+      const auto* index =
+          reinterpret_cast<const int64_t*>(rows.in[0]) + offsets[0] + r * rows.loop.inner_stride(0);
+      const T* x =
+          reinterpret_cast<const T*>(rows.in[1]) + offsets[1] + r * rows.loop.inner_stride(1);
+      for (int64_t j = 0; j < rows.n && status.ok(); ++j, ++at) {
+        const int64_t i = index[j * rows.stride[0]];
+        if (i < 0 || i >= a.n) {
+          status = ToStatus(IndexError{"index", i, at, a.n});
+        } else {
+          static_cast<T*>(a.y)[at] = x[i * rows.stride[1]];
+        }
+      }
+    }
+  });
+  return status;
+}
+
+// Sums of narrow floats stay in f32 until they are complete.
+template <typename T>
+void TakeGradAll(const TakeGradArgs& a) {
   if (a.dx_bytes == 0) return;
   std::memset(a.dx, 0, a.dx_bytes);
   if (a.rows.n == 0) return;
+  constexpr bool kIsNarrow = !std::is_same_v<T, Compute<T>>;
+  std::vector<Compute<T>> sums(kIsNarrow ? a.n : 0);
   ForEachRowGroup(a.rows, [&](auto in, auto stride, int64_t first, int64_t count) {
     for (int64_t r = 0; r < count; ++r) {
       const auto* index = static_cast<const int64_t*>(in[0]) + r * stride[0];
-      const T* dvalues = static_cast<const T*>(in[1]) + r * stride[1];
+      const T* dy = static_cast<const T*>(in[1]) + r * stride[1];
       T* dx = static_cast<T*>(a.dx) + (first + r) * a.n;
-      for (int64_t j = 0; j < a.rows.n; ++j) dx[index[j]] = dvalues[j];
+      if constexpr (kIsNarrow) {
+        std::fill(sums.begin(), sums.end(), Compute<T>{0});
+        for (int64_t j = 0; j < a.rows.n; ++j) sums[index[j]] += static_cast<Compute<T>>(dy[j]);
+        RoundAll<T>(sums.data(), dx, a.n);
+      } else {
+        for (int64_t j = 0; j < a.rows.n; ++j) dx[index[j]] += dy[j];
+      }
     }
   });
 }
@@ -220,9 +255,15 @@ absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args) {
   });
 }
 
-absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args) {
-  return Launch(device, kernel, args, [](const TopKGradArgs& a) {
-    VisitFloat(a.dtype, [&](auto t) { TopKGradAll<decltype(t)>(a); });
+absl::Status Take(Device& device, const char* kernel, const TakeArgs& args) {
+  return Launch(device, kernel, args, [](const TakeArgs& a) {
+    return VisitDType(a.dtype, [&](auto t) { return TakeAll<decltype(t)>(a); });
+  });
+}
+
+absl::Status TakeGrad(Device& device, const char* kernel, const TakeGradArgs& args) {
+  return Launch(device, kernel, args, [](const TakeGradArgs& a) {
+    VisitFloat(a.dtype, [&](auto t) { TakeGradAll<decltype(t)>(a); });
   });
 }
 

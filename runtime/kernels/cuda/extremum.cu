@@ -169,8 +169,8 @@ __global__ void TopKKernel(TopKArgs a, int64_t rows) {
   });
 }
 
-template <typename T>
-__global__ void TopKGradKernel(TopKGradArgs a, int64_t picks) {
+template <typename Bits>
+__global__ void TakeKernel(TakeArgs a, IndexCheck check, int64_t picks) {
   WithIndex(picks, [&](auto n) {
     using Index = decltype(n);
     ForEachPiece<Index>(n, [&](Index pick) {
@@ -178,9 +178,34 @@ __global__ void TopKGradKernel(TopKGradArgs a, int64_t picks) {
       const auto j = static_cast<int64_t>(pick - row * k);
       const Offsets<2> from = OffsetsOf(a.rows.loop, row);
       const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
-      const auto* const dvalues = reinterpret_cast<const T*>(a.rows.in[1]) + from.at[1];
-      T* const dx = static_cast<T*>(a.dx) + static_cast<int64_t>(row) * a.n;
-      dx[indices[j * a.rows.stride[0]]] = dvalues[j * a.rows.stride[1]];
+      const auto* const x = reinterpret_cast<const Bits*>(a.rows.in[1]) + from.at[1];
+      const int64_t i = indices[j * a.rows.stride[0]];
+      if (!check.Passes(i, static_cast<int64_t>(pick))) return;
+      static_cast<Bits*>(a.y)[pick] = x[i * a.rows.stride[1]];
+    });
+  });
+}
+
+// The first place where an element was taken adds up all of them.
+template <typename T>
+__global__ void TakeGradKernel(TakeGradArgs a, int64_t picks) {
+  WithIndex(picks, [&](auto n) {
+    using Index = decltype(n);
+    ForEachPiece<Index>(n, [&](Index pick) {
+      const Index k = static_cast<Index>(a.rows.n), row = pick / k;
+      const auto j = static_cast<int64_t>(pick - row * k);
+      const Offsets<2> from = OffsetsOf(a.rows.loop, row);
+      const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
+      const auto* const dy = reinterpret_cast<const T*>(a.rows.in[1]) + from.at[1];
+      const int64_t index = indices[j * a.rows.stride[0]];
+      for (int64_t i = 0; i < j; ++i) {
+        if (indices[i * a.rows.stride[0]] == index) return;
+      }
+      Compute<T> sum = Widen(dy[j * a.rows.stride[1]]);
+      for (int64_t i = j + 1; i < a.rows.n; ++i) {
+        if (indices[i * a.rows.stride[0]] == index) sum += Widen(dy[i * a.rows.stride[1]]);
+      }
+      static_cast<T*>(a.dx)[static_cast<int64_t>(row) * a.n + index] = Round<T>(sum);
     });
   });
 }
@@ -234,12 +259,21 @@ absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args) {
   });
 }
 
-absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args) {
+absl::Status Take(Device& device, const char* kernel, const TakeArgs& args) {
+  const int64_t picks = ElementsOf(args.rows.loop) * args.rows.n;
+  if (picks == 0) return device.failure();
+  return WithBits(SizeOf(args.dtype), [&](auto bits) {
+    return Launch(device, kernel, BlocksFor(picks), kThreads, TakeKernel<decltype(bits)>, args,
+                  IndexCheck(device, kernel, "index", args.n), picks);
+  });
+}
+
+absl::Status TakeGrad(Device& device, const char* kernel, const TakeGradArgs& args) {
   DT_RETURN_IF_ERROR(device.FillBytes(args.dx, 0, args.dx_bytes));
   const int64_t picks = ElementsOf(args.rows.loop) * args.rows.n;
   if (picks == 0) return absl::OkStatus();
   return VisitFloat(args.dtype, [&](auto t) {
-    return Launch(device, kernel, BlocksFor(picks), kThreads, TopKGradKernel<decltype(t)>, args,
+    return Launch(device, kernel, BlocksFor(picks), kThreads, TakeGradKernel<decltype(t)>, args,
                   picks);
   });
 }

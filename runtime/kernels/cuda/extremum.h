@@ -13,7 +13,8 @@ absl::Status ArgMaxMerge(Device& device, const char* kernel, const ArgMaxMergeAr
 absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& args);
 absl::Status ShareAmongTies(Device& device, const char* kernel, const ShareAmongTiesArgs& args);
 absl::Status TopK(Device& device, const char* kernel, const TopKArgs& args);
-absl::Status TopKGrad(Device& device, const char* kernel, const TopKGradArgs& args);
+absl::Status Take(Device& device, const char* kernel, const TakeArgs& args);
+absl::Status TakeGrad(Device& device, const char* kernel, const TakeGradArgs& args);
 
 }  // namespace dtensor::kernels::cuda
 

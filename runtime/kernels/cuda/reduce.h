@@ -10,6 +10,7 @@ namespace dtensor::kernels::cuda {
 
 absl::Status Reduce(Device& device, const char* kernel, const ReduceArgs& args);
 absl::Status SumOfSquares(Device& device, const char* kernel, const SumOfSquaresArgs& args);
+absl::Status Bincount(Device& device, const char* kernel, const BincountArgs& args);
 
 }  // namespace dtensor::kernels::cuda
 

@@ -86,6 +86,10 @@ inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) 
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;  // what was there
 }
+template <typename T>
+T atomicAdd(T* address, T value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
 
 // For the host's version of what a warp does by an instruction that g++ does not know.
 #define DT_FROM_ALL_LANES(bits, all) ::dtensor::fake_cuda::FromAllLanes(bits, all, __LINE__)
