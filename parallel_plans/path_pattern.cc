@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/match.h"
+
 namespace dtensor {
 namespace {
 
@@ -29,7 +31,7 @@ class Pattern {
     Places at(text_.size() + 1), next(text_.size() + 1);
     at[0] = true;
     for (const char c : path) {
-      DeriveAssignment(at);
+      FollowWithoutReading(at);
       std::fill(next.begin(), next.end(), false);
       for (size_t i = 0; i < text_.size(); ++i) {
         if (!at[i] || IsSyntax(i)) continue;
@@ -41,7 +43,7 @@ class Pattern {
       }
       at.swap(next);
     }
-    DeriveAssignment(at);
+    FollowWithoutReading(at);
     return at.back();
   }
 
@@ -53,7 +55,7 @@ class Pattern {
     return after_[i] > 0 && (text_[i] == '{' || text_[i] == ',' || text_[i] == '}');
   }
 
-  void DeriveAssignment(Places& at) const {
+  void FollowWithoutReading(Places& at) const {
     for (size_t i = 0; i < text_.size(); ++i) {
       if (!at[i]) continue;
       if (text_[i] == '*') at[i + 1] = true;
@@ -93,6 +95,7 @@ size_t Distance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 bool PathMatches(absl::string_view pattern, absl::string_view path) {
+  if (path.empty() && absl::StrContains(pattern, '*')) return false;
   return Pattern(pattern).Matches(path);
 }
 

@@ -30,6 +30,9 @@ TEST(PathMatches, TheEmptyPatternIsTheRoot) {
   EXPECT_TRUE(PathMatches("", ""));
   EXPECT_FALSE(PathMatches("", "a"));
   EXPECT_FALSE(PathMatches("a", ""));
+  EXPECT_TRUE(PathMatches("{,a}", ""));
+  EXPECT_FALSE(PathMatches("*", ""));  // the modules of a list, and not the list
+  EXPECT_FALSE(PathMatches("{a,*}", ""));
 }
 
 TEST(PathMatches, StarsWithinAlternatives) {
@@ -81,7 +84,9 @@ TEST(PathMatches, RandomPatternsMeanWhatTheySay) {
     std::string pattern = text("ab.*", 3);
     if (random() % 2) absl::StrAppend(&pattern, "{", text("ab.*,", 4), "}", text("ab.*", 2));
     const std::string path = text("ab.", 5);
-    ASSERT_EQ(PathMatches(pattern, path), MatchesSlowly(pattern, path)) << pattern << " " << path;
+    const bool is_root = path.empty() && absl::StrContains(pattern, '*');
+    ASSERT_EQ(PathMatches(pattern, path), !is_root && MatchesSlowly(pattern, path))
+        << pattern << " " << path;
     matches += PathMatches(pattern, path);
   }
   EXPECT_GT(matches, 1000);

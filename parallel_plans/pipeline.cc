@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -40,6 +41,20 @@ absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int6
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan) {
+  std::string axis;
+  for (const ParallelPlan::Line& line : plan.lines()) {
+    const Stage* const stage = line.style.As<Stage>();
+    if (stage == nullptr || stage->axis == axis) continue;
+    if (!axis.empty()) {
+      return InvalidArgument({"plan line ", line.ToString(), ": other stages are on \"", axis,
+                              "\"; put all stages on one axis"});
+    }
+    axis = stage->axis;
+  }
+  return axis;
+}
 
 std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
                                                 int64_t micro_batches) {
@@ -89,6 +104,17 @@ class Steps {
   TensorOr sum_;
 };
 
+// Which stage a rank is, of how many.
+struct Place {
+  int64_t stage, stages;
+};
+absl::StatusOr<Place> PlaceOn(const DeviceMesh& mesh, absl::string_view axis, int rank) {
+  if (axis.empty()) return Place{0, 1};
+  const absl::StatusOr<int> index = mesh.AxisIndex(axis);
+  if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
+  return Place{mesh.Coordinate(rank)[*index], mesh.axis_size(*index)};
+}
+
 }  // namespace
 
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
@@ -96,17 +122,18 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
                      const std::function<TensorOr(int64_t micro_batch)>& loss,
                      const BackwardOptions& options) {
   DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
-  const absl::StatusOr<int> index = mesh.AxisIndex(axis);
-  if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
-  const int64_t stage = mesh.Coordinate(context.rank())[*index], stages = mesh.axis_size(*index);
-  Steps steps(context, stages - 1 - stage, micro_batches, loss, options);
+  DT_ASSIGN_OR_RETURN(const Place place, PlaceOn(mesh, axis, context.rank()));
+  const auto [stage, stages] = place;
+  // Without stages nothing is put off.
+  const int64_t ahead = axis.empty() ? micro_batches : stages - 1 - stage;
+  Steps steps(context, ahead, micro_batches, loss, options);
   for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
     const absl::Status status = steps.Run(step);
     if (status.ok()) continue;
     // A refusal of the first micro-batch meets all ranks while none waits for another; what they
     // have put off is not wanted any more. A later one leaves others waiting.
     context.ForgetLateSends();
-    return step.micro_batch == 0 ? status : context.communicator().Fail(status);
+    return step.micro_batch == 0 || axis.empty() ? status : context.communicator().Fail(status);
   }
   return steps.sum();
 }

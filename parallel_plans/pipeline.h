@@ -15,16 +15,20 @@
 // stage has saved of at most as many micro-batches as there are stages, where Backward of the sum
 // of all losses keeps all of them. Stages are idle for the same share of the time in both:
 // (s - 1) / (n + s - 1) for n micro-batches on s stages. The gradients are the same but for the
-// order in which those of the micro-batches are added.
+// order in which those of the micro-batches are added. Without stages, forward and backward of each
+// micro-batch come one after the other: gradient accumulation.
 #ifndef DTENSOR_PARALLEL_PLANS_PIPELINE_H_
 #define DTENSOR_PARALLEL_PLANS_PIPELINE_H_
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
@@ -38,6 +42,10 @@ struct PipelineStep {
   friend bool operator==(const PipelineStep&, const PipelineStep&) = default;
 };
 
+// The axis whose coordinates are the stages of the plan (stage.h); empty if it has none. Errors:
+// kInvalidArgument for stages on several axes.
+absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
+
 // What stage `stage` of `stages` does, in order. Requires: 0 <= stage < stages, micro_batches >= 0.
 std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
                                                 int64_t micro_batches);
@@ -45,7 +53,7 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
 // Calls loss(i) for each micro-batch, in order, and Backward on what it returns; gradients add up
 // in the leaves. Returns the sum of the losses, detached, on their mesh. That is usually the last
 // stage's: on other ranks the sum has no elements (Redistribute it to read it there). The stages
-// are the coordinates on `axis` of `mesh`, in this order: activations go from each stage to the
+// are the coordinates on `axis` of `mesh`, in this order (empty: there are no stages): activations go from each stage to the
 // next one only. (If they skip a stage or return to an earlier one, ranks want different exchanges
 // first, and the world fails, saying which; Backward of the sum of all losses does not mind.) All
 // ranks of the mesh call it; `loss` computes the whole loss on each of them, as without stages
@@ -54,8 +62,8 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
 // does not have this rank; for fewer than 1 micro-batches, and for options as above. Those of
-// `loss` and of Backward: after the first micro-batch they fail the world, because a refusal,
-// though the same on all ranks, then meets each stage at another step.
+// `loss` and of Backward: with stages, after the first micro-batch they fail the world, because a
+// refusal, though the same on all ranks, then meets each stage at another step.
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
                      int64_t micro_batches,
                      const std::function<TensorOr(int64_t micro_batch)>& loss,

@@ -187,6 +187,48 @@ TEST(RunPipeline, RefusesWhatCannotBe) {
   }));
 }
 
+// Gradient accumulation: what one micro-batch saved is gone when the next one begins, and a refusal
+// of a later one, which meets all ranks alike, leaves the world as it is.
+TEST(RunPipeline, WithoutStagesOneMicroBatchComesAfterTheOther) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    DT_ASSIGN_OR_RETURN(auto weight, RandomNormal(context, Layout::Replicated(mesh, 1), {6},
+                                                  {.seed = 1, .dtype = DType::kF64}));
+    DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
+    const auto loss = [&](int64_t i) -> TensorOr {
+      DT_ASSIGN_OR_RETURN(const auto x, Full(context, mesh, {Shard(0)}, {6}, DType::kF64, i + 1));
+      return Sum(Mul(Mul(x, weight), weight), {0});
+    };
+    int64_t begun = 0;
+    const auto counted = [&](int64_t i) -> TensorOr {
+      EXPECT_EQ(i, begun++);
+      EXPECT_EQ(weight.grad().defined(), i > 0);  // Backward of the one before is over
+      return loss(i);
+    };
+    context.communicator().ResetTraffic();
+    DT_ASSIGN_OR_RETURN(const auto sum, RunPipeline(context, mesh, "", 3, counted));
+    EXPECT_EQ(begun, 3);
+    DT_RETURN_IF_ERROR(ReduceGradients({weight}));
+    int64_t calls = 0;
+    for (const auto& [key, traffic] : context.communicator().traffic()) calls += traffic.calls;
+    EXPECT_EQ(calls, 1);  // of all three together
+    DT_ASSIGN_OR_RETURN(const auto gradient, ToGlobal<double>(weight.grad()));
+    DT_ASSIGN_OR_RETURN(const auto w, ToGlobal<double>(weight.Detach()));
+    double want = 0;
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_NEAR(gradient[i], 2 * 6 * w[i], 1e-12);
+      want += 6 * w[i] * w[i];
+    }
+    EXPECT_NEAR((*Everywhere(sum, mesh))[0], want, 1e-12);
+    const auto refused = RunPipeline(context, mesh, "", 3, [&](int64_t i) -> TensorOr {
+      if (i == 1) return absl::InvalidArgumentError("no more");
+      return loss(i);
+    });
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no more")));
+    return RunPipeline(context, mesh, "", 1, loss).status();
+  }));
+}
+
 // Both stages refuse alike, and what the first had put off is not sent to anybody.
 TEST(RunPipeline, GoesOnAfterARefusal) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/model_plan.h"
@@ -41,6 +42,17 @@ absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string
                                {parts.replicated, static_cast<int>(ranks / heads)}});
 }
 
+// An axis that the mesh lacks may be meant for another mesh, but not a part of a product.
+absl::Status CheckProducts(const DeviceMesh& mesh, const TensorParallelOptions& options) {
+  for (const std::string& name :
+       {options.axis, options.data_axis, options.expert_axis, options.context_axis}) {
+    if (!absl::StrContains(name, '*')) continue;
+    const absl::Status status = mesh.Find(name).status();
+    if (!status.ok()) return InvalidArgument({"PlanTensorParallel: ", status.message()});
+  }
+  return absl::OkStatus();
+}
+
 // Those axes of the options that the mesh has.
 internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& options,
                            const internal::ModelConfig& config) {
@@ -59,7 +71,9 @@ internal::ModelAxes AxesOn(const DeviceMesh& mesh, const TensorParallelOptions& 
 }
 
 absl::StatusOr<TensorParallelism> PlanOn(const DeviceMesh& mesh, const internal::ModelPaths& paths,
+                                         const TensorParallelOptions& options,
                                          const internal::ModelAxes& axes) {
+  DT_RETURN_IF_ERROR(CheckProducts(mesh, options));
   absl::StatusOr<ParallelPlan> plan = internal::PlanModel(paths, axes);
   if (plan.ok()) return TensorParallelism{mesh, *std::move(plan)};
   return InvalidArgument({"PlanTensorParallel: ", plan.status().message()});
@@ -80,7 +94,7 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   internal::ModelAxes axes = AxesOn(mesh, options, config);
   const internal::ModelPaths& paths = internal::PathsOf(config);
   const int64_t ranks = SizeOf(mesh, options.axis);
-  if (ranks <= config.kv_heads) return PlanOn(mesh, paths, axes);
+  if (ranks <= config.kv_heads) return PlanOn(mesh, paths, options, axes);
   if (config.fused_projections) {
     return InvalidArgument({"PlanTensorParallel: ", absl::StrCat(config.kv_heads),
                             " key/value heads on ", absl::StrCat(ranks), " ranks of \"",
@@ -91,21 +105,21 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   axes.key_value = internal::KeyValueAxesOf(options.axis);
   DT_ASSIGN_OR_RETURN(DeviceMesh cut,
                       CutForHeads(mesh, options.axis, axes.key_value, config.kv_heads, ranks));
-  return PlanOn(cut, paths, axes);
+  return PlanOn(cut, paths, options, axes);
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  return PlanOn(mesh, internal::kGpt2Paths, AxesOn(mesh, options, config));
+  return PlanOn(mesh, internal::kGpt2Paths, options, AxesOn(mesh, options, config));
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  return PlanOn(mesh, internal::kBertPaths, AxesOn(mesh, options, config));
+  return PlanOn(mesh, internal::kBertPaths, options, AxesOn(mesh, options, config));
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_face_config_json,

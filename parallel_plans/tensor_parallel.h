@@ -33,7 +33,8 @@ namespace DTENSOR_EXPORT dtensor {
 std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis = "tp");
 
 struct TensorParallelOptions {
-  // Names of axes, or of groups. Axes that the mesh lacks are ignored.
+  // Names of axes, of groups, or products as in "a*b" (DeviceMesh::Find). Axes that the mesh lacks
+  // are ignored, but in a product.
   std::string axis = "tp";           // shards layers
   std::string data_axis = "dp";      // shards the batch
   std::string expert_axis = "ep";    // shards the batch and the experts, as ExpertParallelPlan
@@ -65,7 +66,7 @@ struct TensorParallelism {
 // kInvalidArgument, with the remedy, if neither number divides the other; for fused_projections,
 // whose key/value heads cannot be replicated; for an expert_axis, if the model has no experts; if
 // `axis` is already a group of axes and would have to be split; if the mesh already has one of the
-// two names; for more ranks on pipeline_axis than the model has blocks; and those of
+// two names, or lacks an axis of a product; for more ranks on pipeline_axis than the model has blocks; and those of
 // config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,

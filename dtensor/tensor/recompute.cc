@@ -97,8 +97,8 @@ void AddLeaf(const TensorImplPtr& leaf, Edge edge, Decision& decision, Node& nod
       {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
 }
 
-// Whether its leaves are in more than two groups. Two are gathered at a time anyway, one of them
-// ahead, so these may be kept until the gradients have used them. If there are more, each is
+// Whether its leaves are in more than two groups. Those of one or two stay gathered until the
+// gradients have used them, beside the group that is gathered ahead. If there are more, each is
 // gathered when the function comes to it, freed, and gathered again.
 bool HasManyGroups(const Node& node) {
   HashSet<const GatherGroup*> groups;

@@ -80,8 +80,9 @@ void DeclareRun(CLI::App& app, ProgramFlags& flags) {
   app.add_option("--seed", config.seed, "of weights and batches")->capture_default_str();
   app.add_option("--lr", config.lr, "learning rate after the warm-up")->capture_default_str();
   app.add_option("--warmup", config.warmup, "steps of warm-up")->capture_default_str();
-  app.add_option("--balance", config.balance,
-                 "of models with experts: the factor of the loss that balances them; 0: none")
+  app.add_option(
+         "--balance", config.balance,
+         "of models with experts: the factor of the auxiliary loss that balances them; 0: none")
       ->capture_default_str();
   app.add_option(
          "--bucket-bytes", config.bucket_bytes,

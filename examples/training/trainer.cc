@@ -15,7 +15,6 @@
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/pipeline.h"
-#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
@@ -162,9 +161,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
       .recompute = config.recompute,
       .recompute_keeps_collectives = config.recompute_keeps_collectives};
   DT_RETURN_IF_ERROR(plan.Apply(*trainer->model_, context, config.mesh, options));
-  for (const ParallelPlan::Line& line : plan.lines()) {
-    if (line.style.As<Stage>() != nullptr) trainer->stage_axis_ = line.style.axis();
-  }
+  DT_ASSIGN_OR_RETURN(trainer->stage_axis_, StageAxisOf(plan));
   trainer->parameters_ = trainer->model_->Parameters();
   DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
   return trainer;
@@ -181,13 +178,6 @@ absl::Status Trainer::CheckSize(absl::Span<const int32_t> tokens) const {
   if (static_cast<int64_t>(tokens.size()) == wanted) return absl::OkStatus();
   return InvalidArgument(
       {"a batch has ", absl::StrCat(wanted), " tokens, got ", absl::StrCat(tokens.size())});
-}
-
-TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
-  DT_RETURN_IF_ERROR(CheckSize(tokens));
-  TensorOr loss = ForwardPart(tokens, 0);
-  for (int64_t i = 1; i < config_.micro_batches; ++i) loss = Add(loss, ForwardPart(tokens, i));
-  return loss;
 }
 
 TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
@@ -216,19 +206,13 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
 }
 
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
-  const BackwardOptions options = {.bucket_bytes = config_.bucket_bytes};
-  DistributedTensor loss;
-  if (!stage_axis_.empty()) {
-    DT_RETURN_IF_ERROR(CheckSize(tokens));
-    DT_ASSIGN_OR_RETURN(loss, RunPipeline(
-                                  context_, config_.mesh, stage_axis_, config_.micro_batches,
-                                  [&](int64_t i) { return ForwardPart(tokens, i); }, options));
-  } else {
-    DT_ASSIGN_OR_RETURN(loss, Forward(tokens));
-    DT_RETURN_IF_ERROR(Backward(loss, options));
-  }
+  DT_RETURN_IF_ERROR(CheckSize(tokens));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
+                      RunPipeline(context_, config_.mesh, stage_axis_, config_.micro_batches,
+                                  [&](int64_t i) { return ForwardPart(tokens, i); },
+                                  {.bucket_bytes = config_.bucket_bytes}));
   DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
-  return loss.Detach().Redistribute(Layout::Replicated(config_.mesh, 0));
+  return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
 }
 
 absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> tokens) {
@@ -282,8 +266,11 @@ absl::Status Trainer::Resume(const std::string& folder) {
 absl::StatusOr<DistributedTensor> Trainer::Loss(absl::Span<const int32_t> tokens) {
   const NoGrad no_grad(context_);
   const Evaluation evaluation(*model_);
-  DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
-  return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
+  DT_RETURN_IF_ERROR(CheckSize(tokens));
+  TensorOr loss = ForwardPart(tokens, 0);
+  for (int64_t i = 1; i < config_.micro_batches; ++i) loss = Add(loss, ForwardPart(tokens, i));
+  DT_RETURN_IF_ERROR(loss.status());
+  return loss->Redistribute(Layout::Replicated(config_.mesh, 0));
 }
 
 }  // namespace dtensor::training

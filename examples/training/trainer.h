@@ -46,7 +46,9 @@ struct TrainConfig {
   std::optional<PretrainedModel> pretrained;  // used instead of `model`
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
-  int64_t micro_batches = 1;  // parts of a batch, which go through a pipeline one after the other
+  // Parts of a batch, which go through a pipeline one after the other. Without stages, forward and
+  // backward of one part come before those of the next, so activations are those of one part.
+  int64_t micro_batches = 1;
   double lr = 3e-3, clip = 1.0;
   // Of models with experts: BalancingLoss (mixture.h) times this is a part of the training loss.
   double balance = 0.01;
@@ -103,9 +105,8 @@ class Trainer {
  private:
   Trainer(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
   absl::Status CheckSize(absl::Span<const int32_t> tokens) const;
-  // The mean loss of a batch, and what a micro-batch contributes to it. While the Context records,
-  // they include balancing.
-  TensorOr Forward(absl::Span<const int32_t> tokens);
+  // What a micro-batch contributes to the mean loss of a batch. While the Context records, it
+  // includes balancing.
   TensorOr ForwardPart(absl::Span<const int32_t> tokens, int64_t index);
   TrainingState State();
 

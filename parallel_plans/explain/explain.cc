@@ -11,6 +11,7 @@
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/fullest_rank.h"
+#include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {

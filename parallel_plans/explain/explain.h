@@ -81,7 +81,7 @@ struct Explanation {
 
   // The predicted time of the step: of the pipeline, as above, or of the fullest rank.
   double step_seconds() const;
-  // The share of the pipeline's time in which its slowest stage is idle; 0 without stages.
+  // The share of the pipeline's time in which its busiest stage is idle; 0 without stages.
   double idle_share() const;
 
   // Text for people, of several lines. Both begin with the whole step. ToString goes on with what

@@ -341,7 +341,9 @@ TEST(ExplainStep, PartsOfABatchTakeLessMemory) {
   EXPECT_NEAR(static_cast<double>(whole->rank.memory.activations),
               4 * static_cast<double>(parts->rank.memory.activations), 100);
   EXPECT_THAT(parts->stages, IsEmpty());
-  EXPECT_DOUBLE_EQ(parts->step_seconds(), SecondsOf(parts->rank.phases()));
+  // Kernels and exchanges are smaller, and there are four times as many.
+  EXPECT_GT(parts->step_seconds(), whole->step_seconds());
+  EXPECT_LT(parts->step_seconds(), 4 * whole->step_seconds());
 }
 
 TEST(ExplainStep, RefusesWhatCannotRun) {

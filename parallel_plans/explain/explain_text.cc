@@ -138,7 +138,7 @@ void AddStages(const Explanation& explanation, std::string& text) {
   const int64_t n = explanation.micro_batches;
   absl::StrAppend(&text, "pipeline   ", SecondsText(explanation.step_seconds()), ": ", n,
                   n == 1 ? " micro-batch" : " micro-batches", " through ",
-                  explanation.stages.size(), " stages",
+                  explanation.stages.size(), explanation.stages.size() == 1 ? " stage" : " stages",
                   absl::StrFormat(", %.0f%% idle\n", 100 * explanation.idle_share()));
   absl::StrAppendFormat(&text, "  %5s %7s %11s %11s %11s %12s %11s %11s\n", "stage", "rank",
                         "parameters", "peak", "received", "from stages", "micro-batch", "update");

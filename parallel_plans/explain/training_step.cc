@@ -14,7 +14,6 @@
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/step_meter.h"
 #include "dtensor/parallel_plans/pipeline.h"
-#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/saved_memory.h"
@@ -100,7 +99,8 @@ class Steps {
       begin(StepPhase::kBackward);
       return loss;
     };
-    DT_ASSIGN_OR_RETURN(DistributedTensor loss, SumOfLosses(loss_of));
+    DT_ASSIGN_OR_RETURN(DistributedTensor loss, RunPipeline(context_, step_.mesh, stage_axis_,
+                                                            step_.micro_batches, loss_of));
     begin(StepPhase::kUpdate);
     DT_RETURN_IF_ERROR(loss.Redistribute(Layout::Replicated(step_.mesh, 0)).status());
     loss = DistributedTensor();
@@ -136,19 +136,6 @@ class Steps {
     TensorOr loss = step_.loss(*model_, inputs_[i].ids, inputs_[i].targets);
     if (step_.micro_batches == 1) return loss;
     return Scale(loss, 1.0 / static_cast<double>(step_.micro_batches));
-  }
-
-  // Forward and backward of all micro-batches; the sum of the losses, detached.
-  TensorOr SumOfLosses(const std::function<TensorOr(int64_t)>& loss_of) {
-    const int64_t n = step_.micro_batches;
-    if (!stage_axis_.empty()) return RunPipeline(context_, step_.mesh, stage_axis_, n, loss_of);
-    TensorOr sum;
-    for (int64_t i = 0; i < n; ++i) {
-      DT_ASSIGN_OR_RETURN(const DistributedTensor loss, loss_of(i));
-      DT_RETURN_IF_ERROR(Backward(loss));
-      sum = i == 0 ? TensorOr(loss.Detach()) : Add(sum, loss.Detach());
-    }
-    return sum;
   }
 
   // How many micro-batches this rank computes before the first backward.
@@ -211,20 +198,6 @@ class Steps {
 };
 
 }  // namespace
-
-absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan) {
-  std::string axis;
-  for (const ParallelPlan::Line& line : plan.lines()) {
-    const Stage* const stage = line.style.As<Stage>();
-    if (stage == nullptr || stage->axis == axis) continue;
-    if (!axis.empty()) {
-      return InvalidArgument({"plan line ", line.ToString(), ": other stages are on \"", axis,
-                              "\"; put all stages on one axis"});
-    }
-    axis = stage->axis;
-  }
-  return axis;
-}
 
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets) {

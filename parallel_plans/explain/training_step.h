@@ -75,10 +75,6 @@ struct CountedStep {
 // what the plan and the model refuse; failures.
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step);
 
-// The axis whose coordinates are the stages of the plan; empty if it has none. Errors:
-// kInvalidArgument for stages on several axes.
-absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
-
 // Patterns of the modules that are usually recomputed: those of the model's lists, such as
 // "model.layers.*".
 absl::StatusOr<std::vector<std::string>> UsualRecompute(const TrainingStep& step);

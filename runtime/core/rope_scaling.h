@@ -28,11 +28,11 @@ enum class RopeTransition : uint8_t {
 //   low, high        low_freq_factor, high_freq_factor of llama3; beta_slow, beta_fast of yarn
 //   amplitude        attention_factor of yarn: what is rotated is multiplied by it
 struct RopeScaling {
-  double factor = 1;         // 1: none
-  double low = 1, high = 4;  // low < high
-  double trained = 0;
+  double factor = 1;         // above 0; 1: none
+  double low = 1, high = 4;  // low < high; by pairs, low > 0 and theta > 1
+  double trained = 0;        // 0 or more
   RopeTransition transition = RopeTransition::kByTurns;
-  double amplitude = 1;
+  double amplitude = 1;  // above 0
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 

@@ -28,28 +28,35 @@ struct Counted {
   int64_t bytes = 0;  // of all collectives of a micro-batch
 };
 
-// `frozen`: weights are not trained, and small biases are, as with adapters.
-std::unique_ptr<Sequential> Stack(bool frozen) {
+struct Layers {
+  bool frozen = false;  // weights are not trained, and small biases are, as with adapters
+  bool pairs = false;   // modules of two layers each
+};
+
+std::unique_ptr<Sequential> Stack(const Layers& layers) {
   auto stack = std::make_unique<Sequential>();
+  Sequential* pair = nullptr;
   for (int64_t i = 0; i < kLayers; ++i) {
     auto layer = std::make_unique<LinearLayer>(
         kDim, kDim, 0.05, LinearLayer::Units(),
-        frozen ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone);
-    layer->weight()->trained = !frozen;
-    stack->Append(std::move(layer));
+        layers.frozen ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone);
+    layer->weight()->trained = !layers.frozen;
+    if (layers.pairs && i % 2 == 0) pair = stack->Append(std::make_unique<Sequential>());
+    (layers.pairs ? pair : stack.get())->Append(std::move(layer));
   }
   return stack;
 }
 
 absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches,
-                   const std::vector<std::string>& recompute, Counted& out, bool frozen = false) {
+                   const std::vector<std::string>& recompute, Counted& out,
+                   const Layers& layers = {}) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       DeviceMesh::Parse("dp=" + std::to_string(context.world_size())));
   Device& device = context.device();
   const auto live = [&] { return device.memory().live_bytes; };
   Counted mine;
   const int64_t empty = live();
-  const auto model = Stack(frozen);
+  const auto model = Stack(layers);
   DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh, {.seed = 1, .recompute = recompute}));
   mine.parameters = live() - empty;
   const TensorOr x =
@@ -87,11 +94,11 @@ absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches
 }
 
 Counted CountOn(int ranks, const ParallelPlan& plan, int micro_batches = 1,
-                const std::vector<std::string>& recompute = {}, bool frozen = false) {
+                const std::vector<std::string>& recompute = {}, const Layers& layers = {}) {
   Counted counted;
   EXPECT_THAT(RunRanks(ranks,
                        [&](Context& context) {
-                         return Count(context, plan, micro_batches, recompute, counted, frozen);
+                         return Count(context, plan, micro_batches, recompute, counted, layers);
                        }),
               IsOk());
   return counted;
@@ -156,13 +163,29 @@ TEST(FullyShardMemory, ALayerThatIsRecomputedMovesNoMore) {
   }
 }
 
+// Nor does a module of two layers that is recomputed. Both are held until their gradients are
+// there, and the one that is gathered ahead.
+TEST(FullyShardMemory, TwoLayersThatAreRecomputedTogetherMoveNoMore) {
+  const ParallelPlan plan({{"*.*", FullyShard("dp")}, {"", FullyShard("dp")}});
+  for (int ranks : {2, 3, 4}) {
+    const std::string what = std::to_string(ranks) + " ranks";
+    const Counted counted = CountOn(ranks, plan, 1, {"*"}, {.pairs = true});
+    const int64_t moved = kAll * (ranks - 1) / ranks;
+    EXPECT_EQ(counted.bytes, 3 * moved) << what;
+    EXPECT_EQ(counted.gathers.calls, 2 * kLayers) << what;
+    ExpectWithin1Percent(counted.forward_peak, kAll / ranks + 2 * kWeight, what);
+    const int64_t reduced = (kLayers - 4) * kWeight / ranks;  // of the modules behind
+    ExpectWithin1Percent(counted.backward_peak, kAll / ranks + reduced + 4 * kWeight, what);
+  }
+}
+
 // Nor do weights that are not trained: what was gathered for the run again serves the gradients of
 // what its operators read.
 TEST(FullyShardMemory, AFrozenLayerThatIsRecomputedMovesNoMore) {
   for (int ranks : {2, 3}) {
     const std::string what = std::to_string(ranks) + " ranks";
-    const Counted plain = CountOn(ranks, EachLayer(), 1, {}, /*frozen=*/true);
-    const Counted counted = CountOn(ranks, EachLayer(), 1, {"{0,1,2,3,4,5}"}, /*frozen=*/true);
+    const Counted plain = CountOn(ranks, EachLayer(), 1, {}, {.frozen = true});
+    const Counted counted = CountOn(ranks, EachLayer(), 1, {"{0,1,2,3,4,5}"}, {.frozen = true});
     const int64_t moved = kAll * (ranks - 1) / ranks;
     ExpectWithin1Percent(counted.gathers.bytes, 2 * moved, what);
     EXPECT_EQ(counted.gathers.calls, 2 * kLayers) << what;

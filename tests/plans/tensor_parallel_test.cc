@@ -143,5 +143,14 @@ TEST(GetTpMesh, IsTheMeshOfTheAxisAlone) {
   EXPECT_EQ(GetTpMesh(*DeviceMesh::Parse("dp=2")), std::nullopt);
 }
 
+// An axis that the mesh lacks is not for this mesh; in a product, half of what is meant is there.
+TEST(PlanTensorParallel, RefusesAProductOfAxesThatAreNotThere) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("a=2,tp=2");
+  DT_EXPECT_OK(PlanTensorParallel(Config(4), mesh, {.data_axis = "b"}));
+  EXPECT_THAT(PlanTensorParallel(Config(4), mesh, {.data_axis = "a*b"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("PlanTensorParallel"), HasSubstr("no axis \"b\""))));
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -124,10 +124,10 @@ Json StepJson(const Explanation& explanation) {
       {"usual_recompute", explanation.usual_recompute},
       {"memory_otherwise", explanation.otherwise ? MemoryJson(*explanation.otherwise) : Json()}};
   json.update(PhasesJson(rank.phases()));
+  json["seconds"] = explanation.step_seconds();
   if (explanation.stages.empty()) return json;
   json["stages"] = Json::array();
   for (const StageFigures& stage : explanation.stages) json["stages"].push_back(StageJson(stage));
-  json["seconds"] = explanation.step_seconds();
   json["idle_share"] = explanation.idle_share();
   return json;
 }
@@ -141,7 +141,7 @@ Figures FiguresOf(const Explanation& explanation) {
     figures["memory." + name] = static_cast<double>(bytes);
   }
   figures["memory.peak"] = static_cast<double>(memory.peak);
-  if (!explanation.stages.empty()) figures["pipeline.seconds"] = explanation.step_seconds();
+  figures["seconds"] = explanation.step_seconds();
   const StepPhases phases = explanation.rank.phases();
   for (const StepPhase phase : kStepPhases) {
     const std::string name(ToString(phase));

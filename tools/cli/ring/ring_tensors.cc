@@ -65,8 +65,8 @@ absl::Status CheckShapes(const SafetensorsReader& file, const Dims& q, const Dim
 }
 
 // Sets a flag that is not given from the file.
-absl::Status DeriveAssignment(absl::string_view name, int64_t size, const SafetensorsReader& file,
-                              std::optional<int64_t>& flag) {
+absl::Status Follow(absl::string_view name, int64_t size, const SafetensorsReader& file,
+                    std::optional<int64_t>& flag) {
   if (flag.value_or(size) != size) {
     return InvalidArgument({"--", name, ": ", absl::StrCat(*flag), ", and the tensors of '",
                             file.path(), "' have ", absl::StrCat(size),
@@ -123,11 +123,11 @@ absl::StatusOr<RingFlags> WithSizesOf(const SafetensorsReader& file, const RingF
   DT_ASSIGN_OR_RETURN(const SafetensorsInfo k, FindFloats(file, "k"));
   DT_RETURN_IF_ERROR(CheckShapes(file, q.shape, k.shape));
   RingFlags followed = flags;
-  DT_RETURN_IF_ERROR(DeriveAssignment("batch", q.shape[0], file, followed.batch));
-  DT_RETURN_IF_ERROR(DeriveAssignment("heads", q.shape[1], file, followed.heads));
-  DT_RETURN_IF_ERROR(DeriveAssignment("kv-heads", k.shape[1], file, followed.kv_heads));
-  DT_RETURN_IF_ERROR(DeriveAssignment("seq", q.shape[2], file, followed.seq));
-  DT_RETURN_IF_ERROR(DeriveAssignment("head-dim", q.shape[3], file, followed.head_dim));
+  DT_RETURN_IF_ERROR(Follow("batch", q.shape[0], file, followed.batch));
+  DT_RETURN_IF_ERROR(Follow("heads", q.shape[1], file, followed.heads));
+  DT_RETURN_IF_ERROR(Follow("kv-heads", k.shape[1], file, followed.kv_heads));
+  DT_RETURN_IF_ERROR(Follow("seq", q.shape[2], file, followed.seq));
+  DT_RETURN_IF_ERROR(Follow("head-dim", q.shape[3], file, followed.head_dim));
   if (!followed.dtype) followed.dtype = std::string(ToString(*q.dtype));
   return followed;
 }
