@@ -16,15 +16,32 @@ ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyVa
   return kPlan(std::move(axis), sequence_parallel);
 }
 
-template <bool kSharedExpert, bool kDenseLayers>
+template <bool kIsLatent>
+ParallelPlan DensePlan(std::string axis, bool sequence_parallel, const KeyValueAxes& key_value) {
+  return TensorParallelPlan(std::move(axis), sequence_parallel, key_value, kIsLatent);
+}
+
+template <bool kSharedExpert, bool kDenseLayers, bool kIsLatent>
 ParallelPlan MixturePlan(std::string axis, bool sequence_parallel, const KeyValueAxes& key_value) {
   return MixtureTensorParallelPlan(std::move(axis), sequence_parallel, key_value,
-                                   {kSharedExpert, kDenseLayers});
+                                   {kSharedExpert, kDenseLayers, kIsLatent});
 }
-template <bool kSharedExpert, bool kDenseLayers>
-constexpr ModelPaths kMixturePaths = {MixturePlan<kSharedExpert, kDenseLayers>,
+template <bool kSharedExpert, bool kDenseLayers, bool kIsLatent = false>
+constexpr ModelPaths kMixturePaths = {MixturePlan<kSharedExpert, kDenseLayers, kIsLatent>,
                                       kTransformerAttention, kTransformerUnits, kTransformerStages,
                                       kTransformerExperts};
+
+// Of a Transformer with mixtures.
+template <bool kIsLatent>
+const ModelPaths& MixturePathsOf(const TransformerConfig& config) {
+  const bool dense_layers = !config.dense_layers.empty();
+  if (config.shared_hidden > 0) {
+    return dense_layers ? kMixturePaths<true, true, kIsLatent>
+                        : kMixturePaths<true, false, kIsLatent>;
+  }
+  return dense_layers ? kMixturePaths<false, true, kIsLatent>
+                      : kMixturePaths<false, false, kIsLatent>;
+}
 
 template <typename Config>
 absl::StatusOr<ModelConfig> Read(absl::string_view text) {
@@ -33,26 +50,27 @@ absl::StatusOr<ModelConfig> Read(absl::string_view text) {
 
 }  // namespace
 
-constexpr ModelPaths kTransformerPaths = {TensorParallelPlan, kTransformerAttention,
+constexpr ModelPaths kTransformerPaths = {DensePlan<false>, kTransformerAttention,
                                           kTransformerUnits, kTransformerStages};
+constexpr ModelPaths kLatentPaths = {DensePlan<true>, kTransformerAttention, kTransformerUnits,
+                                     kTransformerStages};
 constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
                                    kGpt2Units, kGpt2Stages};
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
                                    kBertUnits, kBertStages};
 
 const ModelPaths& PathsOf(const TransformerConfig& config) {
-  if (config.experts == 0) return kTransformerPaths;
-  const bool dense_layers = !config.dense_layers.empty();
-  if (config.shared_hidden > 0) {
-    return dense_layers ? kMixturePaths<true, true> : kMixturePaths<true, false>;
-  }
-  return dense_layers ? kMixturePaths<false, true> : kMixturePaths<false, false>;
+  const bool is_latent = config.kv_rank > 0;
+  if (config.experts == 0) return is_latent ? kLatentPaths : kTransformerPaths;
+  return is_latent ? MixturePathsOf<true>(config) : MixturePathsOf<false>(config);
 }
 
 absl::Span<const PlannedModel> PlannedModels() {
   static constexpr PlannedModel kModels[] = {
       {"bert", &kBertPaths, Read<BertConfig>},
       {"gpt2", &kGpt2Paths, Read<Gpt2Config>},
+      {"deepseek_v3", &kMixturePaths<true, true, true>, Read<TransformerConfig>},
+      {"glm4_moe", &kMixturePaths<true, true>, Read<TransformerConfig>},
       {"llama", &kTransformerPaths, Read<TransformerConfig>},
       {"mistral", &kTransformerPaths, Read<TransformerConfig>},
       {"mixtral", &kMixturePaths<false, false>, Read<TransformerConfig>},

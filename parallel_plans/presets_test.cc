@@ -84,8 +84,8 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
               Refuses("two axes"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
-              Refuses("\"mamba\"; there are those for bert, gpt2, llama, mistral, mixtral, qwen2, "
-                      "qwen2_moe, qwen3, qwen3_moe"));
+              Refuses("\"mamba\"; there are those for bert, gpt2, deepseek_v3, glm4_moe, llama, "
+                      "mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe"));
 }
 
 // A small model, by the names that GPT-2 has for sizes, or by those that all others have.
@@ -95,6 +95,7 @@ std::string ConfigOf(absl::string_view type, int kv_heads) {
     return absl::StrCat(begin, R"("n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 4})");
   }
   return absl::StrCat(begin, R"("max_position_embeddings": 16, "hidden_size": 16,
+      "first_k_dense_replace": 1,
       "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4, "intermediate_size": 64,
       "num_key_value_heads": )",
                       kv_heads, "}");
@@ -154,7 +155,7 @@ TEST(PresetNames, AllApplyToAllModels) {
 TEST(PresetNames, ApplyToModelsWithExperts) {
   const std::vector<std::string> names = PresetNames(/*with_experts=*/true);
   ExpectDistinct(names, 144);
-  for (const std::string type : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+  for (const std::string type : {"deepseek_v3", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"}) {
     ExpectAllApply(names, Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b"), type);
     ExpectAllApply({"ep", "ep+tp+sp"}, Mesh("a=2,b=2,tp=2;ep=a*b"), type);
     ExpectAsByOptions("dp+ep+tp+sp", Mesh("dp=2,ep=2,tp=2"), type);

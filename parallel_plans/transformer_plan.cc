@@ -1,6 +1,7 @@
 #include "dtensor/parallel_plans/transformer_plan.h"
 
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/parallel_plans/stage.h"
+#include "dtensor/parallel_plans/styles.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -24,22 +26,32 @@ void AddMlps(const std::string& mlp, const std::string& axis, bool sequence_para
   plan.Add({absl::StrCat(mlp, ".down_proj"), Rowwise(axis, ResidualOf(sequence_parallel))});
 }
 
-// All but the MLPs.
-ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
-                            const KeyValueAxes& key_value) {
-  const Placement residual = ResidualOf(sequence_parallel);
-  ParallelPlan plan({
-      {"model.embed_tokens", VocabParallel(axis, residual)},
-      {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
-      {"lm_head", VocabParallel(axis)},
-  });
-  if (key_value.split.empty()) {
+void AddProjections(const std::string& axis, bool sequence_parallel, const KeyValueAxes& key_value,
+                    bool is_latent, ParallelPlan& plan) {
+  if (is_latent) {
+    plan.Add({"model.layers.*.self_attn.{q,q_b,kv_b}_proj", Colwise(axis)});
+    if (!sequence_parallel) return;
+    plan.Add(
+        {"model.layers.*.self_attn.kv_a_proj_with_mqa", Edges(axis, std::nullopt, Replicate())});
+  } else if (key_value.split.empty()) {
     plan.Add({"model.layers.*.self_attn.{q,k,v,qkv}_proj", Colwise(axis)});
   } else {
     plan.Add({"model.layers.*.self_attn.q_proj", Colwise(axis)});
     plan.Add({"model.layers.*.self_attn.{k,v}_proj", Colwise(key_value.split)});
     plan.Add({"model.layers.*.self_attn.{k,v}_proj", Replicated(key_value.replicated)});
   }
+}
+
+// All but the MLPs.
+ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
+                            const KeyValueAxes& key_value, bool is_latent) {
+  const Placement residual = ResidualOf(sequence_parallel);
+  ParallelPlan plan({
+      {"model.embed_tokens", VocabParallel(axis, residual)},
+      {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
+      {"lm_head", VocabParallel(axis)},
+  });
+  AddProjections(axis, sequence_parallel, key_value, is_latent, plan);
   if (sequence_parallel) {
     plan.Add({"model.layers.*.{input,post_attention}_layernorm", SequenceParallel(axis)});
     plan.Add({"model.norm", SequenceParallel(axis)});
@@ -50,18 +62,19 @@ ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
 }  // namespace
 
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
-                                const KeyValueAxes& key_value) {
-  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
+                                const KeyValueAxes& key_value, bool is_latent) {
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, is_latent);
   AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;
 }
 
 ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
                                        const KeyValueAxes& key_value, const BesideExperts& beside) {
-  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value);
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, beside.latent_attention);
   plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
   if (beside.shared_expert) {
-    AddMlps("model.layers.*.{mlp,block_sparse_moe}.shared_expert", axis, sequence_parallel, plan);
+    AddMlps("model.layers.*.{mlp,block_sparse_moe}.{shared_expert,shared_experts}", axis,
+            sequence_parallel, plan);
   }
   if (beside.dense_layers) AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;

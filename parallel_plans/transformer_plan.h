@@ -20,13 +20,18 @@ struct KeyValueAxes {
 // activations between blocks are sharded along the sequence, and forward has 2 all-gathers and 2
 // reduce-scatters per block; without it, 2 all-reduces. The embedding's rows and the head's classes
 // are sharded, evenly or not. Logits stay sharded (CrossEntropy takes them so).
+//
+// Of latent attention (`is_latent`) the heads are sharded; its products that have no heads are
+// replicated and work, with `sequence_parallel`, on each rank's part of the sequence, so that what
+// is gathered are latent vectors in place of activations.
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
-                                const KeyValueAxes& key_value = {});
+                                const KeyValueAxes& key_value = {}, bool is_latent = false);
 
 // What a Transformer with mixtures of experts has beside them.
 struct BesideExperts {
-  bool shared_expert = false;  // in each mixture
-  bool dense_layers = false;   // layers without a mixture
+  bool shared_expert = false;     // in each mixture
+  bool dense_layers = false;      // layers without a mixture
+  bool latent_attention = false;  // in place of grouped-query attention
 };
 
 // The same for a Transformer with mixtures of experts: over `axis` the hidden features of each

@@ -41,9 +41,11 @@ class ModuleList : public Module {
 };
 
 // Calls its modules one after the other, each on the previous one's results. Without modules it
-// returns its operands. A class derived from it may name several operands or results.
+// returns its operands. A class derived from it may name several operands or results, and override
+// ForwardAll.
 class Sequential : public ModuleList {
  protected:
+  TensorOr Forward(const DistributedTensor& x) final { return ModuleList::Forward(x); }
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 };
 

@@ -1,12 +1,18 @@
 #include "dtensor/nn/mixture.h"
 
+#include <cmath>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
 namespace {
@@ -21,11 +27,71 @@ ParameterPtr NewStack(int64_t experts, int64_t rows, int64_t cols, double stddev
   return stack;
 }
 
-// Divides each row by its sum.
-TensorOr Normalized(const DistributedTensor& x) {
+// Divides each row by its sum. Scores that are not softmax's may all be 0.
+TensorOr Normalized(const DistributedTensor& x, double least = 0) {
   Dims column = x.shape();
   column.back() = 1;
-  return Div(x, Reshape(Sum(x, {-1}), column));
+  TensorOr sum = Reshape(Sum(x, {-1}), column);
+  if (least > 0) sum = AddScalar(sum, least);
+  return Div(x, sum);
+}
+
+// `choice` [..., experts], -inf outside of the groups that are picked.
+TensorOr InPickedGroups(const DistributedTensor& choice, const MixtureConfig& config) {
+  Dims grouped = choice.shape();
+  grouped.back() = config.groups;
+  grouped.push_back(config.experts / config.groups);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor in_groups, Reshape(choice, grouped));
+  DT_ASSIGN_OR_RETURN(const auto two, TopK(in_groups, 2));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor of_group, Sum(two[0], {-1}));
+  DT_ASSIGN_OR_RETURN(const auto best, TopK(of_group, config.picked_groups));
+  const TensorOr last = Slice(best[0], -1, config.picked_groups - 1, config.picked_groups);
+  Dims column = of_group.shape();
+  column.push_back(1);
+  const TensorOr is_picked = Reshape(GreaterEqual(of_group, last), column);
+  const TensorOr never = FullLike(choice, -std::numeric_limits<double>::infinity(), {});
+  return Reshape(Where(is_picked, in_groups, never), choice.shape());
+}
+
+// What a router makes of its logits: p [..., experts], and weights and ids [..., k] of the picks.
+struct Routed {
+  DistributedTensor p, weights, ids;
+};
+
+absl::StatusOr<Routed> RouteBySoftmax(const DistributedTensor& logits,
+                                      const MixtureConfig& config) {
+  Routed routed;
+  DT_ASSIGN_OR_RETURN(routed.p, Softmax(logits));
+  DT_ASSIGN_OR_RETURN(const auto picked, TopK(routed.p, config.experts_per_token));
+  routed.ids = picked[1];
+  DT_ASSIGN_OR_RETURN(routed.weights,
+                      config.normalize ? Normalized(picked[0]) : TensorOr(picked[0]));
+  return routed;
+}
+
+absl::StatusOr<Routed> RouteBySigmoid(const DistributedTensor& logits,
+                                      const DistributedTensor& pick_bias,
+                                      const MixtureConfig& config) {
+  constexpr double kLeast = 1e-20;  // as DeepSeek's models
+  Routed routed;
+  DT_ASSIGN_OR_RETURN(const DistributedTensor s, Sigmoid(logits));
+  DT_ASSIGN_OR_RETURN(DistributedTensor choice, Add(s.Detach(), Cast(pick_bias, s.dtype())));
+  if (config.groups > 1) {
+    DT_ASSIGN_OR_RETURN(choice, InPickedGroups(choice, config));
+  }
+  DT_ASSIGN_OR_RETURN(const auto picked, TopK(choice, config.experts_per_token));
+  routed.ids = picked[1];
+  DT_ASSIGN_OR_RETURN(routed.weights, TakeAlongDim(s, routed.ids));
+  if (config.normalize) {
+    DT_ASSIGN_OR_RETURN(routed.weights, Normalized(routed.weights, kLeast));
+  }
+  if (config.scale != 1) {
+    DT_ASSIGN_OR_RETURN(routed.weights, Scale(routed.weights, config.scale));
+  }
+  if (config.router_sums) {
+    DT_ASSIGN_OR_RETURN(routed.p, Normalized(s, kLeast));
+  }
+  return routed;
 }
 
 // How many tokens picked each expert, and the sums of p [..., experts] over all tokens, as [1, 2,
@@ -59,16 +125,30 @@ TensorsOr ExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands)
   return std::vector<DistributedTensor>{std::move(y)};
 }
 
+RouterLayer::RouterLayer(const MixtureConfig& config)
+    : LinearLayer(config.dim, config.experts, config.stddev) {
+  if (config.score == RouterScore::kSoftmax) return;
+  pick_bias_ = Parameter::New({config.experts}, ParameterInit::Constant(0));
+  pick_bias_->keeps_dtype = true;  // BalanceByBias takes small steps
+  AddBuffer("e_score_correction_bias", pick_bias_, {DimRole::kOutput});
+}
+
+TensorOr RouterLayer::Forward(const DistributedTensor& x) {
+  if (pick_bias_ == nullptr || SizeOf(x.dtype()) > 2) return LinearLayer::Forward(x);
+  return Linear(Cast(x, DType::kF32), Cast(weight()->ValueOn(x.mesh()), DType::kF32));
+}
+
 MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config,
                                    std::unique_ptr<Module> shared_expert)
-    : config_(config),
-      router_(config.dim, config.experts, config.stddev),
-      experts_(config),
-      shared_expert_(std::move(shared_expert)) {
+    : config_(config), router_(config), experts_(config), shared_expert_(std::move(shared_expert)) {
   if (config.router_sums) SetResults({"y", "router_sums"});
   AddChild("gate", &router_);
   AddChild("experts", &experts_);
   if (shared_expert_ == nullptr) return;
+  if (config.score == RouterScore::kSigmoid) {
+    AddChild("shared_experts", shared_expert_.get());
+    return;
+  }
   shared_expert_gate_ = std::make_unique<LinearLayer>(config.dim, 1, config.stddev);
   AddChild("shared_expert", shared_expert_.get());
   AddChild("shared_expert_gate", shared_expert_gate_.get());
@@ -80,20 +160,25 @@ TensorsOr MixtureOfExperts::ForwardAll(absl::Span<const DistributedTensor> opera
   if (SizeOf(logits.dtype()) == 2) {  // rounded to 16 bits, probabilities would tie
     DT_ASSIGN_OR_RETURN(logits, Cast(logits, DType::kF32));
   }
-  DT_ASSIGN_OR_RETURN(const DistributedTensor p, Softmax(logits));
-  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> picked,
-                      TopK(p, config_.experts_per_token));
-  const TensorOr weights = config_.normalize ? Normalized(picked[0]) : TensorOr(picked[0]);
+  Routed routed;
+  if (config_.score == RouterScore::kSoftmax) {
+    DT_ASSIGN_OR_RETURN(routed, RouteBySoftmax(logits, config_));
+  } else {
+    DT_ASSIGN_OR_RETURN(const DistributedTensor bias, router_.pick_bias()->ValueOn(x.mesh()));
+    DT_ASSIGN_OR_RETURN(routed, RouteBySigmoid(logits, bias, config_));
+  }
+  const TensorOr y = experts_(x, routed.ids, Cast(routed.weights, x.dtype()));
   std::vector<DistributedTensor> results(1);
-  DT_ASSIGN_OR_RETURN(results[0], AddShared(experts_(x, picked[1], Cast(weights, x.dtype())), x));
+  DT_ASSIGN_OR_RETURN(results[0], AddShared(y, x));
   if (config_.router_sums) {
-    DT_ASSIGN_OR_RETURN(results.emplace_back(), RouterSums(p, picked[1]));
+    DT_ASSIGN_OR_RETURN(results.emplace_back(), RouterSums(routed.p, routed.ids));
   }
   return results;
 }
 
 TensorOr MixtureOfExperts::AddShared(TensorOr y, const DistributedTensor& x) {
   if (shared_expert_ == nullptr) return y;
+  if (shared_expert_gate_ == nullptr) return Add(y, (*shared_expert_)(x));
   const TensorOr gate = Sigmoid((*shared_expert_gate_)(x));  // first, whatever the compiler
   return Add(y, Mul(gate, (*shared_expert_)(x)));
 }
@@ -115,6 +200,72 @@ TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens) {
   const TensorOr products = Mul(whole, Slice(of_all, 0, 1, 2));
   const double n = static_cast<double>(shape[0]) * static_cast<double>(tokens);
   return Scale(Sum(products, {0, 1}), static_cast<double>(shape[2]) / (n * n));
+}
+
+namespace {
+
+// The routers of sigmoid scores, by the row that their mixture has in router_sums.
+absl::StatusOr<std::map<int64_t, ParameterPtr>> PickBiasesOf(Module& model,
+                                                             const DistributedTensor& sums) {
+  std::map<int64_t, ParameterPtr> biases;
+  int64_t mixtures = 0;
+  model.VisitModules([&](const std::string&, Module& module) {
+    const auto* const mixture = dynamic_cast<MixtureOfExperts*>(&module);
+    if (mixture == nullptr) return;
+    const ParameterPtr& bias = mixture->router().pick_bias();
+    if (bias != nullptr) biases[mixtures] = bias;
+    ++mixtures;
+  });
+  if (biases.empty()) {
+    return InvalidArgument({"BalanceByBias: the model has no mixture with sigmoid scores; balance ",
+                            "others by a part of their loss, BalancingLoss"});
+  }
+  for (const auto& [row, bias] : biases) {
+    const Dims wanted = {mixtures, 2, bias->shape[0]};
+    if (sums.shape() == wanted) continue;
+    return InvalidArgument({"BalanceByBias: router_sums are ", sums.ToString(),
+                            ", and those of the model are ", DimsToString(wanted),
+                            "; give its own, as it returned them"});
+  }
+  return biases;
+}
+
+// Moves `bias` towards experts that fewer tokens picked than the mean.
+absl::Status MoveBias(const Parameter& bias, const TensorOr& counts, double rate) {
+  DT_RETURN_IF_ERROR(counts.status());
+  const DistributedTensor& to = bias.tensor;
+  DT_ASSIGN_OR_RETURN(const DistributedTensor here,
+                      counts->Redistribute(Layout::Replicated(to.mesh(), 1)));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor count, Cast(here, to.dtype()));
+  const TensorOr mean = Mean(count, {0});
+  const auto same = [&](double value) { return FullLike(count, value, {}); };
+  const TensorOr step =
+      Where(Less(count, mean), same(rate), Where(Greater(count, mean), same(-rate), same(0)));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor moved, Add(to, step));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor from, moved.Redistribute(to.layout()));
+  DT_RETURN_IF_ERROR(BeforeWrite(to));
+  if (!to.spec().on_mesh) return absl::OkStatus();
+  return kernels::Copy(to.context().device(), from.local(), to.local());
+}
+
+}  // namespace
+
+absl::Status BalanceByBias(Module& model, const DistributedTensor& router_sums, double rate) {
+  if (!router_sums.defined()) return InvalidArgument({"BalanceByBias: router_sums are undefined"});
+  if (!std::isfinite(rate) || rate < 0) {
+    return InvalidArgument(
+        {"BalanceByBias: the rate is ", absl::StrCat(rate), "; give a number from 0, as 0.001"});
+  }
+  DT_ASSIGN_OR_RETURN(const auto biases, PickBiasesOf(model, router_sums));
+  const NoGrad no_grad(router_sums.context());
+  const int64_t experts = router_sums.shape()[2];
+  DT_ASSIGN_OR_RETURN(const DistributedTensor sums,
+                      router_sums.Detach().Redistribute(Layout::Replicated(router_sums.mesh(), 3)));
+  for (const auto& [row, bias] : biases) {
+    const TensorOr counts = Reshape(Slice(Slice(sums, 0, row, row + 1), 1, 0, 1), {experts});
+    DT_RETURN_IF_ERROR(MoveBias(*bias, counts, rate));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace dtensor

@@ -29,6 +29,8 @@ struct ModelType {
 constexpr ModelType kModelTypes[] = {
     {"bert", Make<BertModel, BertConfig>},
     {"gpt2", Make<Gpt2, Gpt2Config>},
+    {"deepseek_v3", Make<Transformer, TransformerConfig>},
+    {"glm4_moe", Make<Transformer, TransformerConfig>},
     {"llama", Make<Transformer, TransformerConfig>},
     {"mistral", Make<Transformer, TransformerConfig>},
     {"mixtral", Make<Transformer, TransformerConfig>},

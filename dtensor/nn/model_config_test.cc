@@ -173,6 +173,73 @@ TEST(TransformerConfig, ReadsSharedExpertsAndLayersWithoutExperts) {
   EXPECT_THAT(none->dense_layers, IsEmpty());
 }
 
+TEST(TransformerConfig, ReadsSigmoidRouters) {
+  const auto glm = TransformerConfig::FromJson(R"({"model_type": "glm4_moe", "head_dim": 128})");
+  DT_ASSERT_OK(glm);
+  EXPECT_EQ(glm->router_score, RouterScore::kSigmoid);
+  EXPECT_EQ(glm->experts, 128);
+  EXPECT_EQ(glm->experts_per_token, 8);
+  EXPECT_EQ(glm->hidden, 1408);
+  EXPECT_EQ(glm->shared_hidden, 1408);
+  EXPECT_EQ(glm->dense_hidden, 10944);
+  EXPECT_THAT(glm->dense_layers, ElementsAre(0));
+  EXPECT_EQ(glm->heads, 96);
+  EXPECT_EQ(glm->rotary_size, 64);
+  EXPECT_EQ(glm->expert_scale, 1);
+  EXPECT_TRUE(glm->normalize_experts && !glm->qk_norm && !glm->qkv_bias);
+  const auto other = TransformerConfig::FromJson(
+      R"({"model_type": "glm4_moe", "head_dim": 16, "n_routed_experts": 12, "n_group": 4,
+          "topk_group": 3, "n_shared_experts": 2, "moe_intermediate_size": 10,
+          "first_k_dense_replace": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": false,
+          "use_qk_norm": true, "attention_bias": true, "partial_rotary_factor": 0.25,
+          "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1}})");
+  DT_ASSERT_OK(other);
+  EXPECT_EQ(other->expert_groups, 4);
+  EXPECT_EQ(other->picked_groups, 3);
+  EXPECT_EQ(other->shared_hidden, 20);
+  EXPECT_THAT(other->dense_layers, ElementsAre(0, 1));
+  EXPECT_EQ(other->expert_scale, 2.5);
+  EXPECT_EQ(other->rotary_size, 0);
+  EXPECT_TRUE(other->qk_norm && other->qkv_bias && !other->o_bias && !other->normalize_experts);
+  const auto dense = TransformerConfig::FromJson(
+      R"({"model_type": "glm4_moe", "head_dim": 8, "num_hidden_layers": 2,
+          "first_k_dense_replace": 3})");
+  DT_ASSERT_OK(dense);
+  EXPECT_EQ(dense->experts, 0);
+  EXPECT_EQ(dense->hidden, 10944);
+}
+
+TEST(TransformerConfig, ReadsLatentAttention) {
+  const auto usual = TransformerConfig::FromJson(R"({"model_type": "deepseek_v3"})");
+  DT_ASSERT_OK(usual);
+  EXPECT_EQ(usual->heads, 128);
+  EXPECT_EQ(usual->kv_rank, 512);
+  EXPECT_EQ(usual->q_rank, 1536);
+  EXPECT_EQ(usual->head_dim(), 192);
+  EXPECT_EQ(usual->rotary_size, 64);
+  EXPECT_EQ(usual->value_size, 128);
+  EXPECT_EQ(usual->experts, 256);
+  EXPECT_EQ(usual->expert_groups, 8);
+  EXPECT_EQ(usual->picked_groups, 4);
+  EXPECT_EQ(usual->expert_scale, 2.5);
+  EXPECT_EQ(usual->hidden, 2048);
+  EXPECT_EQ(usual->dense_hidden, 18432);
+  EXPECT_EQ(usual->attention_scale, 0);
+  EXPECT_THAT(usual->dense_layers, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(usual->rope_interleaved && !usual->qkv_bias);
+  const auto scaled = TransformerConfig::FromJson(
+      R"({"model_type": "deepseek_v3", "q_lora_rank": null, "rope_interleave": false,
+          "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                           "beta_fast": 32, "beta_slow": 1,
+                           "original_max_position_embeddings": 4096}})");
+  DT_ASSERT_OK(scaled);
+  EXPECT_EQ(scaled->q_rank, 0);
+  EXPECT_FALSE(scaled->rope_interleaved);
+  const double factor = 0.1 * std::log(40) + 1;
+  EXPECT_DOUBLE_EQ(scaled->attention_scale, factor * factor / std::sqrt(192));
+  EXPECT_EQ(scaled->rope_scaling.amplitude, 1);
+}
+
 TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   const auto refuses = [](absl::string_view type, absl::string_view member,
                           absl::string_view name) {
@@ -195,6 +262,18 @@ TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   refuses("qwen2_moe", R"("use_sliding_window": true)", "use_sliding_window");
   refuses("qwen2_moe", R"("shared_expert_intermediate_size": 0)", "shared_expert_intermediate");
   refuses("qwen3_moe", R"("num_experts": 5000)", "num_experts");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 3)", "expert_groups");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 64, "topk_group": 3)",
+          "8 experts of 3 of 64 groups of 2");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 128, "topk_group": 9)",
+          "groups of 1 are picked");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 2, "topk_group": 3)", "3 of 2 groups");
+  refuses("glm4_moe", R"("head_dim": 64, "routed_scaling_factor": 0)", "expert_scale is 0");
+  refuses("glm4_moe", R"("partial_rotary_factor": 1.5)", "partial_rotary_factor");
+  refuses("glm4_moe", R"("partial_rotary_factor": 0.01)", "two features or more");
+  refuses("deepseek_v3", R"("num_key_value_heads": 64)", "no kv_heads other than heads");
+  refuses("deepseek_v3", R"("qk_rope_head_dim": 63)", "must be even");
+  refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})", "whole heads");
 }
 
 TEST(TransformerConfig, ReadsHowRopeIsScaled) {
@@ -267,6 +346,9 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   refuses(R"("rope_parameters": {"rope_type": "dynamic", "factor": 2})",
           "rope_parameters.rope_type", "linear, llama3 or yarn");
   refuses(R"("rope_theta": 0)", "rope_theta", "above 0");
+  refuses(R"("rope_theta": 1, "rope_scaling": {"rope_type": "yarn", "factor": 4,
+              "original_max_position_embeddings": 8})",
+          "rope_theta", "above 1");
   refuses(R"("rope_parameters": {"rope_theta": 0})", "rope_parameters.rope_theta", "is 0; give");
   refuses(R"("rope_scaling": "linear")", "rope_scaling", "give an object");
   refuses(R"("rope_scaling": ["linear", 2])", "rope_scaling", "is a list; give an object");
@@ -303,7 +385,7 @@ TEST(TransformerConfig, NamesTheMemberThatIsNoNumber) {
 TEST(TransformerConfig, SaysFirstThatTheModelIsAnother) {
   EXPECT_THAT(
       TransformerConfig::FromJson(R"({"model_type": "mamba", "hidden_size": "wide"})"),
-      Refuses(HasSubstr("model_type is \"mamba\"; this reads the configuration of a llama")));
+      Refuses(HasSubstr("model_type is \"mamba\"; this reads the configuration of a deepseek_v3")));
 }
 
 TEST(TransformerConfig, RefusesWhatIsNoJsonObject) {
@@ -375,7 +457,7 @@ TEST(BertConfig, RefusesWhatItWouldGetWrong) {
 
 TEST(ModelFromJson, ListsTheTypesThatThereAre) {
   EXPECT_THAT(ModelFromJson(R"({"model_type": "mamba"})"),
-              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("bert, gpt2, llama"))));
+              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("bert, gpt2, deepseek_v3"))));
   EXPECT_THAT(ModelFromJson("{}"), Refuses(HasSubstr("model_type is missing")));
   EXPECT_THAT(ModelFromJson(R"({"model_type": "llama", "vocab_size": 0})"),
               Refuses(HasSubstr("vocab_size is 0")));

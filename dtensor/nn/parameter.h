@@ -97,6 +97,7 @@ struct Parameter {
   // (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
+  bool keeps_dtype = false;  // Module::SetDType leaves it as it is
   // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.
   bool trained = true;
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.

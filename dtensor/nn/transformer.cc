@@ -1,6 +1,7 @@
 #include "dtensor/nn/transformer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -8,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/containers.h"
-#include "dtensor/nn/mixture.h"
+#include "dtensor/nn/latent_attention.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -30,6 +31,10 @@ MixtureConfig MixtureOf(const TransformerConfig& config) {
   mixture.experts = config.experts;
   mixture.experts_per_token = config.experts_per_token;
   mixture.normalize = config.normalize_experts;
+  mixture.score = config.router_score;
+  mixture.scale = config.expert_scale;
+  mixture.groups = config.expert_groups;
+  mixture.picked_groups = config.picked_groups;
   mixture.router_sums = config.router_sums;
   mixture.stddev = config.init_stddev;
   mixture.down_stddev = ResidualStddev(config.init_stddev, config.layers);
@@ -47,6 +52,11 @@ std::unique_ptr<Module> MlpOf(const TransformerConfig& config, int64_t layer) {
   std::unique_ptr<Module> shared;
   if (config.shared_hidden > 0) shared = std::make_unique<SwiGluMlp>(config, config.shared_hidden);
   return std::make_unique<MixtureOfExperts>(MixtureOf(config), std::move(shared));
+}
+
+std::unique_ptr<AttentionModule> AttentionOf(const TransformerConfig& config, int64_t layer) {
+  if (config.kv_rank > 0) return std::make_unique<LatentAttention>(config);
+  return std::make_unique<GroupedQueryAttention>(config, layer);
 }
 
 // Whether a layer before this one has router_sums, which are brought to it.
@@ -74,12 +84,68 @@ absl::Status CheckDenseLayers(absl::string_view model, const TransformerConfig& 
 
 // What only models with mixtures have.
 absl::Status CheckNoMixture(absl::string_view model, const TransformerConfig& config) {
+  const bool is_sigmoid = config.router_score == RouterScore::kSigmoid;
   const char* const has = !config.dense_layers.empty() ? "dense_layers"
+                          : config.dense_hidden > 0    ? "dense_hidden"
                           : config.shared_hidden > 0   ? "shared_hidden"
+                          : is_sigmoid                 ? "router_score"
                           : config.router_sums         ? "router_sums"
                                                        : nullptr;
   if (has == nullptr) return absl::OkStatus();
   return InvalidArgument({model, ": ", has, " is set, and there are no experts; set experts, too"});
+}
+
+absl::Status CheckLatent(absl::string_view model, const TransformerConfig& config) {
+  if (config.kv_rank == 0) {
+    const char* const has = config.q_rank > 0         ? "q_rank"
+                            : config.value_size > 0   ? "value_size"
+                            : config.rope_interleaved ? "rope_interleaved"
+                                                      : nullptr;
+    if (has == nullptr) return absl::OkStatus();
+    return InvalidArgument(
+        {model, ": ", has, " is set, which only latent attention has; set ", "kv_rank, too"});
+  }
+  DT_RETURN_IF_ERROR(internal::CheckSizes(
+      model, {{"value_size", config.value_size}, {"rotary_size", config.rotary_size}}));
+  const char* const has = config.fused_projections          ? "fused_projections"
+                          : config.qk_norm                  ? "qk_norm"
+                          : config.window > 0               ? "window"
+                          : config.kv_heads != config.heads ? "kv_heads other than heads"
+                                                            : nullptr;
+  if (has != nullptr) {
+    return InvalidArgument({model, ": latent attention has no ", has, "; set it otherwise"});
+  }
+  if (config.rotary_size < config.head_dim()) return absl::OkStatus();
+  return InvalidArgument({model, ": rotary_size is ", absl::StrCat(config.rotary_size),
+                          ", and a head has ", absl::StrCat(config.head_dim()),
+                          " features; with latent attention give fewer"});
+}
+
+absl::Status CheckGroups(absl::string_view model, const TransformerConfig& config) {
+  const int64_t groups = config.expert_groups, picked = config.picked_groups;
+  const bool has_groups = groups != 1 || picked != 1;
+  if (config.router_score == RouterScore::kSoftmax && (has_groups || config.expert_scale != 1)) {
+    return InvalidArgument({model, ": ", has_groups ? "expert_groups" : "expert_scale",
+                            " is set, which routers with softmax scores have not; set ",
+                            "router_score to kSigmoid"});
+  }
+  if (!std::isfinite(config.expert_scale) || config.expert_scale <= 0) {
+    return InvalidArgument({model, ": expert_scale is ", absl::StrCat(config.expert_scale),
+                            "; give a number above 0"});
+  }
+  DT_RETURN_IF_ERROR(
+      internal::CheckSizes(model, {{"expert_groups", groups}, {"picked_groups", picked}}));
+  DT_RETURN_IF_ERROR(
+      internal::CheckDivides(model, {"expert_groups", groups}, {"experts", config.experts}));
+  const int64_t of_group = config.experts / groups;
+  if (picked <= groups && (groups == 1 || of_group > 1) &&
+      config.experts_per_token <= picked * of_group) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument({model, ": ", absl::StrCat(config.experts_per_token), " experts of ",
+                          absl::StrCat(picked), " of ", absl::StrCat(groups), " groups of ",
+                          absl::StrCat(of_group), " are picked; give groups of 2 or more, and no ",
+                          "more picked_groups than there are, with experts_per_token in them"});
 }
 
 absl::Status CheckMixture(absl::string_view model, const TransformerConfig& config) {
@@ -92,10 +158,35 @@ absl::Status CheckMixture(absl::string_view model, const TransformerConfig& conf
                             absl::StrCat(config.experts), " experts; give no more than those"});
   }
   DT_RETURN_IF_ERROR(CheckDenseLayers(model, config));
+  DT_RETURN_IF_ERROR(CheckGroups(model, config));
   if (!config.fused_projections && !config.mlp_bias) return absl::OkStatus();
   return InvalidArgument({model, ": experts have no ",
                           config.mlp_bias ? "mlp_bias" : "fused_projections",
                           "; set it to false, or experts to 0"});
+}
+
+// `sums`, Partial also where `others` are and they themselves are replicated: one rank keeps them,
+// and nothing moves.
+TensorOr PartialAs(const DistributedTensor& others, const DistributedTensor& sums) {
+  const Layout& layout = sums.layout();
+  AxisList partial(layout.partial_axes().begin(), layout.partial_axes().end());
+  for (const int axis : others.layout().partial_axes()) {
+    if (layout.use(axis) == Layout::AxisUse::kReplicate) partial.push_back(axis);
+  }
+  DT_ASSIGN_OR_RETURN(const Layout together, layout.WithPartial(partial));
+  return sums.Redistribute(together);
+}
+
+// Sums of the blocks before, and of this one. The former are whole if another stage sent them.
+TensorOr Append(const DistributedTensor& before, const DistributedTensor& own) {
+  return Concat({PartialAs(own, before), PartialAs(before, own)}, 0);
+}
+
+// The first `size` features of each head are rotated; 0: all of them.
+TensorOr Rotated(const DistributedTensor& x, const RopeOptions& rope, int64_t size) {
+  const int64_t all = x.shape().back();
+  if (size == 0 || size == all) return Rope(x, rope);
+  return Concat({Rope(Slice(x, -1, 0, size), rope), Slice(x, -1, size, all)}, -1);
 }
 
 // Sets the parts of the weight, and of the bias if there is one.
@@ -124,6 +215,10 @@ absl::Status TransformerConfig::Validate() const {
                                     {"kv_heads", kv_heads},
                                     {"hidden", hidden == 0 ? mlp_hidden() : hidden}}));
   for (const internal::NamedSize& size : {internal::NamedSize("head_size", head_size),
+                                          {"rotary_size", rotary_size},
+                                          {"kv_rank", kv_rank},
+                                          {"q_rank", q_rank},
+                                          {"value_size", value_size},
                                           {"window", window},
                                           {"dense_hidden", dense_hidden},
                                           {"shared_hidden", shared_hidden},
@@ -137,9 +232,18 @@ absl::Status TransformerConfig::Validate() const {
   }
   DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"kv_heads", kv_heads}, {"heads", heads}));
   DT_RETURN_IF_ERROR(CheckMixture(kModel, *this));
-  if (head_dim() % 2 == 0) return absl::OkStatus();
-  return InvalidArgument({kModel, ": ", head_size > 0 ? "head_size" : "dim / heads",
-                          " must be even, and is ", absl::StrCat(head_dim()),
+  DT_RETURN_IF_ERROR(CheckLatent(kModel, *this));
+  if (rotary_size > head_dim()) {
+    return InvalidArgument({kModel, ": rotary_size is ", absl::StrCat(rotary_size), ", and a head ",
+                            "has ", absl::StrCat(head_dim()), " features; give no more"});
+  }
+  const int64_t rotated = rotary_size > 0 ? rotary_size : head_dim();
+  if (rotated % 2 == 0) return absl::OkStatus();
+  return InvalidArgument({kModel, ": ",
+                          rotary_size > 0 ? "rotary_size"
+                          : head_size > 0 ? "head_size"
+                                          : "dim / heads",
+                          " must be even, and is ", absl::StrCat(rotated),
                           ": rotary embeddings turn pairs"});
 }
 
@@ -147,6 +251,7 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, in
     : heads_(config.heads),
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
+      rotary_size_(config.rotary_size),
       rope_{config.rope_theta, config.rope_scaling},
       o_(heads_ * head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
          {.in = GroupWidth(config), .in_part = head_dim_}, BiasIf(config.o_bias)) {
@@ -205,7 +310,7 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
     rope.offset = slot_.cache->positions().first;
     rope.row_offsets = slot_.cache->positions().rows;
   }
-  const TensorOr q = Rope(qkv[0], rope), k = Rope(qkv[1], rope);
+  const TensorOr q = Rotated(qkv[0], rope, rotary_size_), k = Rotated(qkv[1], rope, rotary_size_);
   const TensorOr mixed = slot_.cache != nullptr
                              ? slot_.cache->Attend(slot_, q, k, qkv[2], attention_options())
                              : Attention(q, k, qkv[2], attention_options());
@@ -248,13 +353,13 @@ TensorOr SwiGluMlp::Forward(const DistributedTensor& x) {
 DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
     : attention_norm_(config.dim, config.norm_eps),
       mlp_norm_(config.dim, config.norm_eps),
-      attention_(config, layer),
+      attention_(AttentionOf(config, layer)),
       mlp_(MlpOf(config, layer)) {
   const bool before = HasSumsBefore(config, layer);
   if (before) SetOperands({"x", "router_sums"});
   if (before || HasSumsBefore(config, layer + 1)) SetResults({"y", "router_sums"});
   AddChild("input_layernorm", &attention_norm_);
-  AddChild("self_attn", &attention_);
+  AddChild("self_attn", attention_.get());
   AddChild("post_attention_layernorm", &mlp_norm_);
   AddChild(config.has_experts(layer) && config.mixtral_names ? "block_sparse_moe" : "mlp",
            mlp_.get());
@@ -262,14 +367,14 @@ DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
 
 TensorsOr DecoderBlock::ForwardAll(absl::Span<const DistributedTensor> operands) {
   const DistributedTensor& x = operands[0];
-  const TensorOr h = Add(x, attention_(attention_norm_(x)));
+  const TensorOr h = Add(x, (*attention_)(attention_norm_(x)));
   DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, mlp_->Call({mlp_norm_(h)}));
   DT_ASSIGN_OR_RETURN(results[0], Add(h, results[0]));
   if (operands.size() == 1) return results;
   if (results.size() == 1) {
     results.push_back(operands[1]);
   } else {
-    DT_ASSIGN_OR_RETURN(results[1], Concat({operands[1], results[1]}, 0));
+    DT_ASSIGN_OR_RETURN(results[1], Append(operands[1], results[1]));
   }
   return results;
 }
@@ -336,6 +441,11 @@ TensorsOr Transformer::ForwardAll(absl::Span<const DistributedTensor> operands) 
     DT_ASSIGN_OR_RETURN(x, slot_.cache->LastTokens(x));
   }
   DT_ASSIGN_OR_RETURN(x, lm_head_(x));
+  if (results.size() == 1) return results;
+  DT_ASSIGN_OR_RETURN(const Layout by_logits, results[1].layout().OnMesh(x.mesh()));
+  if (results[1].mesh() != x.mesh()) {  // the head is a stage of its own
+    DT_ASSIGN_OR_RETURN(results[1], results[1].Redistribute(by_logits));
+  }
   return results;
 }
 

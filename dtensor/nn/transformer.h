@@ -44,6 +44,7 @@
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/nn/kv_cache.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/nn/mixture.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -56,13 +57,25 @@ struct TransformerConfig {
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
   bool fused_projections = false;
-  int64_t head_size = 0;  // features of a head; 0 means dim / heads
+  int64_t head_size = 0;    // features of a head; 0 means dim / heads
+  int64_t rotary_size = 0;  // features of a head that are rotated, its first; 0 means all
+  // Latent attention (latent_attention.h), if kv_rank is not 0: features of the latent vectors of
+  // keys and values, and of queries (0: none), and of a value's head. The last rotary_size features
+  // of a head are rotated, in interleaved pairs if the flag is set.
+  int64_t kv_rank = 0, q_rank = 0, value_size = 0;
+  bool rope_interleaved = false;
+  double attention_scale = 0;  // of attention, 0 means 1 / sqrt(head_dim)
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
   // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token
   // passes `experts_per_token`. normalize_experts: their weights are divided by their sum.
   int64_t experts = 0, experts_per_token = 2;
   bool normalize_experts = true;
+  // How routers score experts; with kSigmoid, the groups of experts and a factor of all weights
+  // (mixture.h). It also says which names shared experts have.
+  RouterScore router_score = RouterScore::kSoftmax;
+  int64_t expert_groups = 1, picked_groups = 1;
+  double expert_scale = 1;
   bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen's
   // Layers that have no experts but an MLP of `dense_hidden` features (0 means `hidden`).
   std::vector<int64_t> dense_layers = {};
@@ -75,8 +88,8 @@ struct TransformerConfig {
   // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
   int64_t window = 0, first_window_layer = 0;
 
-  // Reads Hugging Face's config.json of a llama, mistral, mixtral, qwen2, qwen2_moe, qwen3 or
-  // qwen3_moe; without a model_type it is read as a llama's. Errors: kInvalidArgument for text that
+  // Reads Hugging Face's config.json of a deepseek_v3, glm4_moe, llama, mistral, mixtral, qwen2,
+  // qwen2_moe, qwen3 or qwen3_moe; without a model_type it is read as a llama's. Errors: kInvalidArgument for text that
   // is not a JSON object, for members that are not numbers in range, and, by name, for what the
   // model does not implement: another hidden_act, dropout, noise in the router, rotary embeddings
   // with a scaling other than "linear", "llama3" or "yarn", quantized weights. Members that do not
@@ -89,10 +102,14 @@ struct TransformerConfig {
   int64_t mlp_hidden() const;
   bool has_experts(int64_t layer) const;
   // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
-  // kv_heads that do not divide heads, an odd head_dim, a negative window or first_window_layer; a
-  // negative number of experts, more experts_per_token than experts, or none; a mixture with
-  // fused_projections or mlp_bias; dense_layers that are no layers, or all of them; those,
-  // shared_hidden and router_sums without experts.
+  // kv_heads that do not divide heads, an odd number of rotated features or more than head_dim; a
+  // negative head_size, window,
+  // first_window_layer, dense_hidden or shared_hidden; a negative number of experts, more
+  // experts_per_token than experts, or none; groups and a scale that do not fit mixture.h, or
+  // softmax; a mixture with fused_projections or mlp_bias; latent attention without value_size or
+  // rotary_size, or with other kv_heads than heads, fused_projections, qk_norm or a window;
+  // dense_layers that are no layers, or all of them; those, dense_hidden, shared_hidden and
+  // router_sums without experts.
   absl::Status Validate() const;
 };
 
@@ -112,6 +129,7 @@ class GroupedQueryAttention : public AttentionModule {
   // q [b, s, heads, head_dim], k and v.
   absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
 
+  const int64_t rotary_size_;
   const RopeOptions rope_;
   KvCacheSlot slot_;
   std::vector<std::unique_ptr<LinearLayer>> projections_;  // of q, k and v, or one of all
@@ -149,7 +167,7 @@ class DecoderBlock : public Module {
 
  private:
   RmsNormLayer attention_norm_, mlp_norm_;
-  GroupedQueryAttention attention_;
+  const std::unique_ptr<AttentionModule> attention_;
   const std::unique_ptr<Module> mlp_;
 };
 
@@ -163,6 +181,7 @@ class Transformer : public Module {
   KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
+  TensorOr Forward(const DistributedTensor& ids) final { return Module::Forward(ids); }
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 
  private:

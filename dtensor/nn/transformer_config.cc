@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -31,11 +32,31 @@ struct Kind {
     kIfUsedByAll,
     kNever
   } window = Window::kNone;
-  enum class Mixture { kNone, kMixtral, kQwen2, kQwen3 } mixture = Mixture::kNone;
+  enum class Mixture { kNone, kMixtral, kQwen2, kQwen3, kGlm4, kDeepSeek } mixture = Mixture::kNone;
+  double rotary_share = 1;  // of a head's features, if the type has partial_rotary_factor
 };
 using Window = Kind::Window;
 using Mixture = Kind::Mixture;
 constexpr Kind kKinds[] = {
+    {.type = "deepseek_v3",
+     .vocab = 129280,
+     .dim = 7168,
+     .layers = 61,
+     .hidden = 18432,
+     .kv_heads = 128,
+     .heads = 128,
+     .may_be_biased = true,
+     .mixture = Mixture::kDeepSeek},
+    {.type = "glm4_moe",
+     .vocab = 151552,
+     .layers = 46,
+     .hidden = 10944,
+     .kv_heads = 8,
+     .heads = 96,
+     .norm_eps = 1e-5,
+     .may_be_biased = true,
+     .mixture = Mixture::kGlm4,
+     .rotary_share = 0.5},
     {.type = "llama", .hidden = 11008, .may_be_biased = true, .may_bias_mlp = true},
     {.type = "mistral", .hidden = 14336, .kv_heads = 8, .window = Window::kAlways},
     {.type = "mixtral",
@@ -88,9 +109,10 @@ const Kind& KindOf(ConfigReader& json) {
     json.OnlyModel(kind.type);
     return kind;
   }
-  json.Refuse("model_type",
-              "this reads the configuration of a llama, mistral, mixtral, qwen2, "
-              "qwen2_moe, qwen3 or qwen3_moe");
+  json.Refuse(
+      "model_type",
+      "this reads the configuration of a deepseek_v3, glm4_moe, llama, mistral, mixtral, qwen2, "
+      "qwen2_moe, qwen3 or qwen3_moe");
   return kKinds[0];
 }
 
@@ -98,7 +120,8 @@ void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config)
   constexpr absl::string_view kAttention = "attention_bias", kMlp = "mlp_bias";
   config.qkv_bias = kind.always_biased;
   if (kind.qkv_biased) config.qkv_bias = json.Flag("qkv_bias", true);
-  if (kind.may_be_biased) config.qkv_bias = config.o_bias = json.Flag(kAttention, false);
+  if (kind.may_be_biased) config.qkv_bias = json.Flag(kAttention, false);
+  config.o_bias = config.qkv_bias && kind.may_be_biased && kind.mixture != Mixture::kGlm4;
   if (kind.may_bias_mlp) config.mlp_bias = json.Flag(kMlp, false);
 }
 
@@ -126,15 +149,34 @@ int64_t ReadExperts(ConfigReader& json, int64_t if_missing) {
   return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxExperts);
 }
 
-// Layers without experts: those of a list, and all but each step-th one.
-void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+bool HasSigmoids(const Kind& kind) {
+  return kind.mixture == Mixture::kGlm4 || kind.mixture == Mixture::kDeepSeek;
+}
+
+// Layers without experts: the first ones; or those of a list, and all but each step-th one.
+std::vector<bool> DenseLayersOf(ConfigReader& json, const Kind& kind, int64_t layers) {
+  std::vector<bool> dense(layers);
+  if (HasSigmoids(kind)) {
+    const bool is_glm4 = kind.mixture == Mixture::kGlm4;
+    const int64_t first = json.Count("first_k_dense_replace", is_glm4 ? 1 : 3);
+    std::fill_n(dense.begin(), std::min(first, layers), true);
+    return dense;
+  }
   const int64_t step = json.Size("decoder_sparse_step", 1, ConfigReader::kMaxLayers);
-  const std::vector<int64_t> listed = json.Indices("mlp_only_layers", config.layers);
-  if (!json.status().ok()) return;  // layers and step may be anything
-  std::vector<bool> dense(config.layers);
+  const std::vector<int64_t> listed = json.Indices("mlp_only_layers", layers);
+  if (!json.status().ok()) return dense;  // step may be anything
   for (const int64_t layer : listed) dense[layer] = true;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if ((layer + 1) % step != 0) dense[layer] = true;
+  }
+  return dense;
+}
+
+void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  if (!json.status().ok()) return;  // layers may be anything
+  const std::vector<bool> dense = DenseLayersOf(json, kind, config.layers);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    if (dense[layer] || (layer + 1) % step != 0) config.dense_layers.push_back(layer);
+    if (dense[layer]) config.dense_layers.push_back(layer);
   }
   if (config.dense_layers.empty()) return;
   config.dense_hidden = json.Size("intermediate_size", kind.hidden);
@@ -142,6 +184,23 @@ void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& co
   config.hidden = config.dense_hidden;  // a model without experts
   config.dense_layers.clear();
   config.experts = config.dense_hidden = config.shared_hidden = 0;
+  config.router_score = RouterScore::kSoftmax;
+  config.expert_groups = config.picked_groups = 1;
+  config.expert_scale = 1;
+}
+
+// Experts whose routers have sigmoid scores.
+void ReadSigmoidRouter(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  const bool is_glm4 = kind.mixture == Mixture::kGlm4;
+  config.router_score = RouterScore::kSigmoid;
+  config.hidden = json.Size("moe_intermediate_size", is_glm4 ? 1408 : 2048);
+  config.experts = json.Size("n_routed_experts", is_glm4 ? 128 : 256, ConfigReader::kMaxExperts);
+  config.experts_per_token = json.Size("num_experts_per_tok", 8);
+  config.normalize_experts = json.Flag("norm_topk_prob", true);
+  config.expert_scale = json.Number("routed_scaling_factor", is_glm4 ? 1 : 2.5);
+  config.expert_groups = json.Size("n_group", is_glm4 ? 1 : 8);
+  config.picked_groups = json.Size("topk_group", is_glm4 ? 1 : 4);
+  config.shared_hidden = config.hidden * json.Count("n_shared_experts", 1);
 }
 
 // The MLP, or the experts.
@@ -158,6 +217,11 @@ void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
     if (json.Number("router_jitter_noise", 0) > 0) {
       json.Refuse("router_jitter_noise", "the router has no noise; set it to 0");
     }
+    return;
+  }
+  if (HasSigmoids(kind)) {
+    ReadSigmoidRouter(json, kind, config);
+    ReadDenseLayers(json, kind, config);
     return;
   }
   const bool shares = kind.mixture == Mixture::kQwen2;
@@ -221,11 +285,13 @@ void ReadYarn(ConfigReader& json, absl::string_view group, RopeScaling& scaling)
   scaling.amplitude = json.Has(given) ? Factor(json, group, ".attention_factor") : usual;
 }
 
-RopeScaling ReadScaling(ConfigReader& json) {
+RopeScaling ReadScaling(ConfigReader& json, const Kind& kind) {
   RopeScaling scaling;
   for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
     if (!json.HasObject(group)) continue;
-    json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
+    if (kind.rotary_share == 1) {
+      json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
+    }
     const std::string newer = absl::StrCat(group, ".rope_type"),
                       older = absl::StrCat(group, ".type");
     const std::string& name = json.Has(newer) ? newer : older;
@@ -247,12 +313,43 @@ RopeScaling ReadScaling(ConfigReader& json) {
   return scaling;
 }
 
+// How many features of a head are rotated; 0: all. Newer files have the share inside an object.
+int64_t RotarySize(ConfigReader& json, const Kind& kind, int64_t head_dim) {
+  if (kind.rotary_share == 1) return 0;
+  constexpr absl::string_view kInside = "rope_parameters.partial_rotary_factor";
+  const absl::string_view name = json.Has(kInside) ? kInside : "partial_rotary_factor";
+  const double share = json.Number(name, kind.rotary_share);
+  const auto size = static_cast<int64_t>(static_cast<double>(head_dim) * std::min(share, 1.0));
+  if (share > 1 || size < 2) json.Refuse(name, "give a share of a head, with two features or more");
+  return size == head_dim ? 0 : size;
+}
+
+// Latent attention. With scaled positions, its softmax has a scale of its own.
+void ReadLatent(ConfigReader& json, TransformerConfig& config) {
+  config.kv_rank = json.Size("kv_lora_rank", 512);
+  config.q_rank = json.IsNull("q_lora_rank") ? 0 : json.Size("q_lora_rank", 1536);
+  config.rotary_size = json.Size("qk_rope_head_dim", 64, ConfigReader::kMaxHeadDim);
+  config.head_size =
+      config.rotary_size + json.Size("qk_nope_head_dim", 128, ConfigReader::kMaxHeadDim);
+  config.value_size = json.Size("v_head_dim", 128, ConfigReader::kMaxHeadDim);
+  config.rope_interleaved = json.Flag("rope_interleave", true);
+  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
+    if (!json.HasObject(group) || config.rope_scaling.factor == 1) continue;
+    const double all = json.Number(absl::StrCat(group, ".mscale_all_dim"), 0);
+    const double factor = all == 0 ? 1 : YarnAmplitude(config.rope_scaling.factor, all);
+    config.attention_scale = factor * factor / std::sqrt(static_cast<double>(config.head_size));
+  }
+}
+
 // The base of the rotary embeddings. Newer files have it inside an object.
-double RopeTheta(ConfigReader& json, double if_missing) {
+double RopeTheta(ConfigReader& json, double if_missing, const RopeScaling& scaling) {
   constexpr absl::string_view kInside = "rope_parameters.rope_theta";
   const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
   const double theta = json.Number(name, if_missing);
   if (theta == 0) json.Refuse(name, "give a number above 0");
+  if (theta <= 1 && scaling.transition != RopeTransition::kByTurns) {
+    json.Refuse(name, "yarn tells pairs apart by their frequencies; give a number above 1");
+  }
   return theta;
 }
 
@@ -272,12 +369,15 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   config.norm_eps = json.Number("rms_norm_eps", kind.norm_eps);
   config.init_stddev = json.Number("initializer_range", 0.02);
   config.tie_embeddings = json.Flag("tie_word_embeddings", false);
-  config.qk_norm = kind.qk_norm;
-  if (kind.head_dim > 0 || json.Has("head_dim")) {
+  config.qk_norm = kind.mixture == Mixture::kGlm4 ? json.Flag("use_qk_norm", false) : kind.qk_norm;
+  const bool is_latent = kind.mixture == Mixture::kDeepSeek;
+  if (!is_latent && (kind.head_dim > 0 || json.Has("head_dim"))) {
     config.head_size = json.Size("head_dim", kind.head_dim, ConfigReader::kMaxHeadDim);
   }
-  config.rope_scaling = ReadScaling(json);
-  config.rope_theta = RopeTheta(json, kind.rope_theta);
+  config.rotary_size = RotarySize(json, kind, config.head_dim());
+  config.rope_scaling = ReadScaling(json, kind);
+  config.rope_theta = RopeTheta(json, kind.rope_theta, config.rope_scaling);
+  if (is_latent) ReadLatent(json, config);
   ReadBiases(json, kind, config);
   ReadWindow(json, kind, config);
   DT_RETURN_IF_ERROR(json.status());

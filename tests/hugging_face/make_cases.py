@@ -12,6 +12,7 @@ NAME is that of saved files: of each expert's matrices, which the classes join.
 
 import contextlib
 import json
+import math
 import pathlib
 import tempfile
 from unittest import mock
@@ -19,7 +20,7 @@ from unittest import mock
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (BertConfig, BertModel, DeepseekV3Config, DeepseekV3ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -65,11 +66,17 @@ def parts(model, tensors):
     return views
 
 
+def stored_of(model):
+    """Parameters and buffers, by the names that saved files have."""
+    biases = {path: x for path, x in model.named_buffers() if "e_score_correction_bias" in path}
+    return parts(model, dict(model.named_parameters()) | biases)
+
+
 def fill(model):
     """Makes it an f64 model whose parameters are what the formula says."""
     model = model.double().eval()
     with torch.no_grad():
-        for path, x in parts(model, dict(model.named_parameters())).items():
+        for path, x in stored_of(model).items():
             x.copy_(formula(path, x.numel()).view_as(x))
     return model
 
@@ -103,6 +110,37 @@ def f64_for_f32():
     return stack
 
 
+def k_th_gap(scores, k):
+    """How far the k-th largest score of a row is from the next one, at least."""
+    ordered = scores.sort(-1, descending=True).values
+    return (ordered[..., k - 1] - ordered[..., k]).min().item()
+
+
+def choices_of(model):
+    """A list that each call of the model appends to: scores of which the largest k are chosen, and k."""
+    choices = []
+
+    def add(router, inputs, output):
+        logits, k = output[0].detach(), router.top_k
+        bias = getattr(router, "e_score_correction_bias", None)
+        if bias is None:
+            choices.append((logits.softmax(-1), k))
+            return
+        scores = logits.sigmoid() + bias
+        if router.num_group > 1:
+            groups = scores.unflatten(-1, (router.num_group, -1))
+            sums = groups.topk(2, dim=-1).values.sum(-1)
+            choices.append((sums, router.topk_group))
+            least = sums.topk(router.topk_group, dim=-1).values[..., -1:]
+            scores = groups.masked_fill((sums < least).unsqueeze(-1), -math.inf).flatten(-2)
+        choices.append((scores, k))
+
+    for path, module in model.named_modules():
+        if hasattr(module, "top_k") and hasattr(module, "weight"):
+            module.register_forward_hook(add)
+    return choices
+
+
 def mixture(name, model_class, config, *operands):
     """Of a model with experts, in f64 throughout: its norms, angles and softmaxes, those of routers too, are f32
     otherwise. Asserts that the results are then the same but for f32's rounding, that no choice of experts is close,
@@ -111,20 +149,19 @@ def mixture(name, model_class, config, *operands):
     with f64_for_f32():
         case(name, model_class(config), *operands)
     model = fill(model_class(config))
-    outputs = model(*operands, output_router_logits=True)
+    choices = choices_of(model)
+    outputs = model(*operands)
     stored = tensors[f"{name}/result0"]
     error = ((outputs.logits - stored).abs().max() / stored.square().mean().sqrt()).item()
     assert 0 < error < 2e-5, (name, error)
-    k = config.num_experts_per_tok
-    sorted_scores = [scores.softmax(-1).sort(-1, descending=True).values for scores in outputs.router_logits]
-    gap = min((scores[:, k - 1] - scores[:, k]).min().item() for scores in sorted_scores)
+    gap = min(k_th_gap(scores, k) for scores, k in choices)
     assert gap > 1e-2, (name, gap)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = load_file(f"{folder}/model.safetensors")
-    ours = parts(model, dict(model.named_parameters()))
+    ours = stored_of(model)
     assert saved.keys() == ours.keys() and all(torch.equal(x, ours[path]) for path, x in saved.items()), name
-    print(f"{name}: {error:.1e} from f32's, the probabilities between which it chooses {gap:.1e} apart")
+    print(f"{name}: {error:.1e} from f32's, the scores between which it chooses {gap:.1e} apart")
 
 
 def ids(words, *shape):
@@ -189,5 +226,22 @@ mixture("qwen3_moe_otherwise", Qwen3MoeForCausalLM,
 mixture("qwen3_moe_otherwise_every_second", Qwen3MoeForCausalLM,
         Qwen3MoeConfig(**experts, num_experts=4, num_experts_per_tok=2, head_dim=6, decoder_sparse_step=2),
         ids(11, 2, 5))
+experts = llama | dict(experts_implementation="eager", moe_intermediate_size=6, head_dim=8)
+mixture("glm4_moe", Glm4MoeForCausalLM,
+        Glm4MoeConfig(**experts, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, use_qk_norm=True,
+                      attention_bias=True, routed_scaling_factor=1.5), ids(11, 2, 4))
+mixture("glm4_moe_otherwise", Glm4MoeForCausalLM,
+        Glm4MoeConfig(**experts, n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2,
+                      norm_topk_prob=False, first_k_dense_replace=0, rope_parameters={
+                          "rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.75}), ids(11, 2, 5))
+experts = llama | dict(experts_implementation="eager", moe_intermediate_size=6, num_key_value_heads=4,
+                       n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2, kv_lora_rank=5,
+                       qk_rope_head_dim=4, qk_nope_head_dim=6)
+mixture("deepseek_v3", DeepseekV3ForCausalLM,
+        DeepseekV3Config(**experts, q_lora_rank=7, v_head_dim=8, first_k_dense_replace=1), ids(11, 2, 4))
+mixture("deepseek_v3_otherwise", DeepseekV3ForCausalLM,
+        DeepseekV3Config(**(experts | dict(n_group=1, topk_group=1, num_experts_per_tok=2)), q_lora_rank=None, v_head_dim=12,
+                         first_k_dense_replace=0, n_shared_experts=2, rope_interleave=False, attention_bias=True,
+                         rope_parameters=yarn | {"mscale": 1.0, "mscale_all_dim": 0.8}), ids(11, 2, 5))
 
 save_file(tensors, pathlib.Path(__file__).parent / "cases.safetensors", metadata=metadata)

@@ -408,6 +408,85 @@ TEST(Mixture, RouterSumsMoveNothing) {
   }
 }
 
+// As DeepSeek's: 4 experts in two groups of which one is picked.
+TransformerConfig ConfigWithSigmoids() {
+  TransformerConfig config = ConfigWithSums();
+  config.router_score = RouterScore::kSigmoid;
+  config.expert_groups = 2;
+  config.expert_scale = 1.5;
+  config.rotary_size = 2;
+  return config;
+}
+
+TEST(Mixture, WithSigmoidScoresTrainsOnEveryMesh) {
+  ExpectAsOnOneRank(
+      ConfigWithSigmoids(), {},
+      {"tp=2", "tp=4", "ep=2", "ep=2,tp=2", "dp=2,ep=2", "cp=2,tp=2", "fsdp=2", "fsdp=2,ep=2"});
+  ExpectAsOnOneRank(ConfigWithSigmoids(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
+}
+
+// Biases move towards experts that fewer tokens picked, by one rate each step, on any mesh, also
+// where they are sharded; they stay f32 in a model of 16 bits.
+TEST(Mixture, BalancesByBias) {
+  for (const std::string mesh : {"dp=1", "ep=2", "fsdp=2", "pp=2", "pp=2,tp=2"}) {
+    const DeviceMesh on = *DeviceMesh::Parse(mesh);
+    DT_EXPECT_OK(RunRanks(on.size(), [&](Context& context) -> absl::Status {
+      Transformer model(ConfigWithSigmoids());
+      model.SetDType(DType::kBF16);
+      PresetOptions options{.transformer = ConfigWithSigmoids()};
+      const bool fully = mesh == "fsdp=2";
+      DT_ASSIGN_OR_RETURN(const DeviceMesh used, DeviceMesh::Parse(fully ? "dp=2" : mesh));
+      DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
+                          PresetPlan(fully ? "fsdp" : DefaultPreset(used), used, options));
+      DT_RETURN_IF_ERROR(plan.Apply(model, context, used, {}));
+      // Two mixtures of 4 experts; the second rows are probabilities.
+      const std::vector<float> sums = {9, 3, 4, 0, 7, 7, 7, 7, 5, 5, 5, 5, 7, 7, 7, 7};
+      const Layout whole = Layout::Replicated(*used.At(used.axis_name(0), 0), 3);
+      DT_ASSIGN_OR_RETURN(const auto x, Distribute<float>(context, whole, {2, 2, 4}, sums));
+      for (int step = 0; step < 3; ++step) {
+        DT_RETURN_IF_ERROR(BalanceByBias(model, x, 1e-3));
+      }
+      const float r = 3e-3F;
+      std::vector<std::vector<float>> want = {{-r, r, 0, r}, {0, 0, 0, 0}};
+      absl::Status status;
+      model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+        if (!absl::StrContains(path, "e_score_correction_bias")) return;
+        EXPECT_EQ(parameter.dtype, DType::kF32);
+        const auto here = parameter.tensor.Redistribute(Layout::Replicated(used, 1));
+        status.Update(here.status());
+        if (!here.ok()) return;
+        const auto values = ToGlobal<float>(*here);
+        status.Update(values.status());
+        ASSERT_FALSE(want.empty());
+        if (values.ok()) {
+          EXPECT_THAT(*values, testing::Pointwise(testing::FloatNear(1e-7), want.front())) << path;
+        }
+        want.erase(want.begin());
+      });
+      EXPECT_TRUE(want.empty());
+      return status;
+    }));
+  }
+}
+
+TEST(Mixture, BalancesByBiasOnlyWhatHasOne) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=1");
+    const auto sums = [&](const Dims& shape) {
+      return *Full(context, mesh, {Replicate()}, shape, DType::kF32, 1);
+    };
+    Transformer softmax(ConfigWithSums()), sigmoid(ConfigWithSigmoids());
+    DT_RETURN_IF_ERROR(sigmoid.Materialize(context, mesh, 1));
+    EXPECT_THAT(BalanceByBias(softmax, sums({2, 2, 4}), 0.1),
+                Refuses(HasSubstr("no mixture with sigmoid scores")));
+    EXPECT_THAT(BalanceByBias(sigmoid, sums({1, 2, 4}), 0.1),
+                Refuses(AllOf(HasSubstr("[1, 2, 4] f32"), HasSubstr("[2, 2, 4]"))));
+    EXPECT_THAT(BalanceByBias(sigmoid, sums({2, 2, 4}), -1), Refuses(HasSubstr("rate is -1")));
+    EXPECT_THAT(BalanceByBias(sigmoid, DistributedTensor(), 1), Refuses(HasSubstr("undefined")));
+    return BalanceByBias(sigmoid, sums({2, 2, 4}), 0);
+  }));
+}
+
 // Two layers, three experts, 4 tokens of two picks.
 TEST(Mixture, BalancingLossIsThatOfTheWholeBatch) {
   const std::vector<double> sums = {4, 3, 1, 2, 1.5, 0.5, 2, 2, 4, 1, 1, 2};
@@ -481,6 +560,12 @@ TEST(Mixture, RefusesImpossibleNumbers) {
   config.shared_hidden = 8;
   EXPECT_THAT(config.Validate(), Refuses(HasSubstr("shared_hidden is set")));
   config.shared_hidden = 0;
+  config.dense_hidden = 8;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("dense_hidden is set")));
+  config.dense_hidden = 0;
+  config.router_score = RouterScore::kSigmoid;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("router_score is set")));
+  config.router_score = RouterScore::kSoftmax;
   config.router_sums = true;
   EXPECT_THAT(config.Validate(), Refuses(HasSubstr("router_sums is set")));
 }

@@ -103,6 +103,7 @@ class RankRun {
   absl::Status ReadAll(bool gradients, ModelOutcome::Values& all) {
     absl::Status status;
     model_->VisitParameters([&](const std::string& path, Parameter& parameter) {
+      if (gradients && !parameter.trained) return;
       if (status.ok()) status = ReadOne(path, parameter, gradients, all);
     });
     return status;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
@@ -109,17 +110,21 @@ TensorOr LossAndGradients(Context& context, const DeviceMesh& mesh, Module& mode
   return total;
 }
 
+// The second and the fourth layer have experts.
+TransformerConfig WithMixtures() {
+  TransformerConfig config = SmallTransformer();
+  config.layers = 4;
+  config.experts = 4;
+  config.dense_layers = {0, 2};
+  config.router_sums = true;
+  return config;
+}
+
 absl::StatusOr<Outcome> Train(Context& context, const Case& c) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(c.plan));
-  TransformerConfig config = SmallTransformer();
+  TransformerConfig config = c.mixtures ? WithMixtures() : SmallTransformer();
   config.tie_embeddings = c.tied;
-  if (c.mixtures) {
-    config.layers = 4;
-    config.experts = 4;
-    config.dense_layers = {0, 2};
-    config.router_sums = true;
-  }
   Transformer model(config);
   model.SetDType(DType::kF64);
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3, .recompute = c.recompute}));
@@ -221,11 +226,18 @@ TEST(Stages, BalanceTheExpertsOfAllStages) {
   const std::string tp =
       MixtureTensorParallelPlan("tp", true, {}, {.dense_layers = true}).ToString() + "\n";
   const std::string ep = ExpertParallelPlan("ep").ToString() + "\n";
+  const std::string without_head = R"({"model", Stage("pp", 0)}
+{"model.layers.3", Stage("pp", 1)}
+{"model.norm", Stage("pp", 1)}
+{"lm_head", Stage("pp", 2)}
+)";
   for (Case c : std::vector<Case>{{"pp=2", two},
                                   {"pp=4", four},
                                   {"pp=4", four, {"model.layers.*"}},
                                   {"pp=2,tp=2", tp + two},
                                   {"pp=2,ep=2", ep + two, {"model.layers.{1,2}"}},
+                                  {"pp=3", without_head},
+                                  {"pp=3,ep=2", ep + without_head, {"model.layers.*"}},
                                   {"pp=4,ep=2", ep + four}}) {
     if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;
     c.mixtures = true;
@@ -237,6 +249,51 @@ TEST(Stages, BalanceTheExpertsOfAllStages) {
       ExpectSame(run.gradients, one.gradients, "gradient " + what);
       ExpectSame(run.weights, one.weights, "weight " + what);
     }
+  }
+}
+
+// Calls of a forward pass that add anything up, by axes and kind, of all ranks. A move between
+// stages is an exchange and, of what it reduces, an all-gather.
+absl::StatusOr<std::map<std::string, int64_t>> ReductionsInStages(const Case& c, bool router_sums) {
+  using Calls = std::map<std::string, int64_t>;
+  const auto forward = [&](Context& context) -> absl::StatusOr<Calls> {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(c.plan));
+    TransformerConfig config = WithMixtures();
+    config.router_sums = router_sums;
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3}));
+    context.communicator().ResetTraffic();
+    DT_RETURN_IF_ERROR(model.Call({Tokens(context, mesh, 0, 7)}).status());
+    Calls calls;
+    for (const auto& [key, traffic] : context.communicator().traffic()) {
+      const absl::string_view kind = ToString(key.second);
+      if (absl::StrContains(kind, "reduce"))
+        calls[absl::StrCat(key.first, " ", kind)] += traffic.calls;
+    }
+    return calls;
+  };
+  DT_ASSIGN_OR_RETURN(const std::vector<Calls> ranks,
+                      OnSuiteRanks(DeviceMesh::Parse(c.mesh)->size(), forward));
+  Calls all;
+  for (const Calls& calls : ranks) {
+    for (const auto& [key, count] : calls) all[key] += count;
+  }
+  return all;
+}
+
+// They are whole after a stage, and terms of Partial sums again in the next one's mixtures.
+TEST(Stages, RouterSumsMoveBetweenStagesOnly) {
+  const std::string four = PipelinePlan("pp", 4, 4).ToString() + "\n";
+  const std::string tp =
+      MixtureTensorParallelPlan("tp", true, {}, {.dense_layers = true}).ToString() + "\n";
+  for (const Case& c : std::vector<Case>{{"pp=4,dp=2", "{\"\", DataParallel(\"dp\")}\n" + four},
+                                         {"pp=4,tp=2", tp + four}}) {
+    if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;
+    const auto with = ReductionsInStages(c, true), without = ReductionsInStages(c, false);
+    ASSERT_THAT(with, IsOk());
+    ASSERT_THAT(without, IsOk());
+    EXPECT_EQ(*with, *without) << c.mesh;
   }
 }
 
