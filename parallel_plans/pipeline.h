@@ -53,12 +53,13 @@ std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
 // Calls loss(i) for each micro-batch, in order, and Backward on what it returns; gradients add up
 // in the leaves. Returns the sum of the losses, detached, on their mesh. That is usually the last
 // stage's: on other ranks the sum has no elements (Redistribute it to read it there). The stages
-// are the coordinates on `axis` of `mesh`, in this order (empty: there are no stages): activations go from each stage to the
-// next one only. (If they skip a stage or return to an earlier one, ranks want different exchanges
-// first, and the world fails, saying which; Backward of the sum of all losses does not mind.) All
-// ranks of the mesh call it; `loss` computes the whole loss on each of them, as without stages
-// (distributed_tensor.h). `loss` moves nothing between stages with `async`. `options` are for each
-// Backward; bucket_bytes only for the last one; gradient must be undefined, and retain_graph false.
+// are the coordinates on `axis` of `mesh`, in this order (empty: there are no stages): activations
+// go from each stage to the next one only. (If they skip a stage or return to an earlier one, ranks
+// want different exchanges first, and the world fails, saying which; Backward of the sum of all
+// losses does not mind.) All ranks of the mesh call it; `loss` computes the whole loss on each of
+// them, as without stages (distributed_tensor.h). `loss` moves nothing between stages with `async`.
+// `options` are for each Backward; bucket_bytes only for the last one; gradient must be undefined,
+// and retain_graph false.
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
 // does not have this rank; for fewer than 1 micro-batches, and for options as above. Those of

@@ -66,8 +66,8 @@ struct TensorParallelism {
 // kInvalidArgument, with the remedy, if neither number divides the other; for fused_projections,
 // whose key/value heads cannot be replicated; for an expert_axis, if the model has no experts; if
 // `axis` is already a group of axes and would have to be split; if the mesh already has one of the
-// two names, or lacks an axis of a product; for more ranks on pipeline_axis than the model has blocks; and those of
-// config.Validate().
+// two names, or lacks an axis of a product; for more ranks on pipeline_axis than the model has
+// blocks; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});

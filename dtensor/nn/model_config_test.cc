@@ -456,8 +456,9 @@ TEST(BertConfig, RefusesWhatItWouldGetWrong) {
 }
 
 TEST(ModelFromJson, ListsTheTypesThatThereAre) {
-  EXPECT_THAT(ModelFromJson(R"({"model_type": "mamba"})"),
-              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("bert, gpt2, deepseek_v3"))));
+  EXPECT_THAT(
+      ModelFromJson(R"({"model_type": "mamba"})"),
+      Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("bert, gpt2, deepseek_v3"))));
   EXPECT_THAT(ModelFromJson("{}"), Refuses(HasSubstr("model_type is missing")));
   EXPECT_THAT(ModelFromJson(R"({"model_type": "llama", "vocab_size": 0})"),
               Refuses(HasSubstr("vocab_size is 0")));

@@ -43,8 +43,8 @@ absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& valu
 // y[..., j] = x[..., indices[..., j]]: x [..., n] of any type, indices [..., k] i64, y [..., k]. An
 // index outside [0, n) makes the device fail (kOutOfRange, naming it and n).
 absl::Status Take(Device& device, const Tensor& x, const Tensor& indices, const Tensor& y);
-// dx[..., i] = the sum of dy[..., j] over j with indices[..., j] = i: added up in ascending order of
-// j, accumulated in f32. Floats. Requires: the indices are in [0, n).
+// dx[..., i] = the sum of dy[..., j] over j with indices[..., j] = i: added up in ascending order
+// of j, accumulated in f32. Floats. Requires: the indices are in [0, n).
 absl::Status TakeGrad(Device& device, const Tensor& indices, const Tensor& dy, const Tensor& dx);
 
 }  // namespace kernels

@@ -52,6 +52,21 @@ TransformerConfig Mixture() {
   config.router_sums = true;  // a second result, which no cache wants
   return config;
 }
+// Of each head a part is rotated; sigmoid scores, of two groups of experts.
+TransformerConfig Glm() {
+  TransformerConfig config = Mixture();
+  config.rotary_size = 2;
+  config.router_score = RouterScore::kSigmoid;
+  config.expert_groups = 2, config.expert_scale = 1.5;
+  return config;
+}
+TransformerConfig DeepSeek() {
+  TransformerConfig config = Glm();
+  config.kv_heads = config.heads;
+  config.kv_rank = 7, config.q_rank = 8, config.head_size = 6, config.value_size = 5;
+  config.rope_interleaved = true;
+  return config;
+}
 Gpt2Config Gpt() {
   Gpt2Config config;
   config.vocab = kVocab, config.positions = 14, config.dim = 18, config.layers = 2;
@@ -188,6 +203,8 @@ TEST(KvCache, GivesWhatOthersGiveWithout) {
   ExpectAsWithout(Qwen(), {"tp=1", "tp=3"});
   ExpectAsWithout(Gpt(), {"tp=1", "tp=3", "dp=2"});
   ExpectAsWithout(Mixture(), {"tp=1", "tp=3", "ep=2", "ep=2,tp=3", "cp=2,ep=2"});
+  ExpectAsWithout(Glm(), {"tp=1", "tp=3", "ep=2,tp=3"});
+  ExpectAsWithout(DeepSeek(), {"tp=1", "tp=3", "dp=2", "ep=2,tp=3", "cp=2"});
 }
 
 TEST(KvCache, WaitsForNothingThatIsNotReady) {

@@ -48,6 +48,20 @@ TransformerConfig Llama70B() {
   return config;
 }
 
+// DeepSeek-V3's attention, with the MLP of its first layers.
+TransformerConfig DeepSeek() {
+  TransformerConfig config = Llama7B();
+  config.dim = 7168;
+  config.hidden = 18432;
+  config.heads = config.kv_heads = 128;
+  config.kv_rank = 512;
+  config.q_rank = 1536;
+  config.head_size = 192;
+  config.rotary_size = 64;
+  config.value_size = 128;
+  return config;
+}
+
 struct Case {
   int64_t ranks = 2;
   bool sequence_parallel = true, recompute = false;
@@ -174,6 +188,17 @@ TEST(BlockCosts, OutsideOfTheBlocksAModelMovesOneOfEach) {
 TEST(BlockCosts, CopiesOfKeysMoveNoActivations) {
   const Case run{.ranks = 16, .config = Llama70B()};
   EXPECT_EQ(OfOneLayer(run).forward, Moved(run, 2, 2));
+}
+
+// 1536 + 512 + 64 features of each token in place of 7168; then the MLP's gather.
+TEST(BlockCosts, LatentVectorsAreGatheredInPlaceOfActivations) {
+  for (const int64_t ranks : {2, 8}) {
+    const Case run{.ranks = ranks, .config = DeepSeek()};
+    const int64_t latent = (ranks - 1) * kTokens * (1536 + 512 + 64) * kElement / ranks;
+    EXPECT_EQ(OfOneLayer(run).forward, (Collectives{{"all-gather", {3, latent + Unit(run)}},
+                                                    {"reduce-scatter", {2, 2 * Unit(run)}}}))
+        << ranks;
+  }
 }
 
 TEST(BlockCosts, WeightsAreHalvedByTwoRanks) {
