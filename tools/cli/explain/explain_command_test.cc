@@ -67,6 +67,15 @@ TEST(Explain, CountsLlama7b) {
   EXPECT_EQ(json["memory"]["optimizer"], 12 * kParameters / 8);
 }
 
+// 671 billion parameters, and a bias in f32 for each expert of 58 layers.
+TEST(Explain, CountsDeepSeekV3) {
+  constexpr int64_t kParameters = 671'026'404'352;
+  ExplainFlags flags = Llama7b("dp=1");
+  flags.model = Model("deepseek_v3");
+  flags.recompute = {"model.layers.*"};
+  EXPECT_EQ(JsonOf(flags)["memory"]["parameters"], 2 * kParameters + 4 * 58 * 256);
+}
+
 TEST(Explain, CountsTheStagesOfAPipeline) {
   ExplainFlags flags = Llama7b("pp=4,dp=2");
   flags.micro_batches = 4;
