@@ -455,6 +455,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/generation/sampling.cc
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
+  dtensor/nn/balancing.cc
   dtensor/nn/bert.cc
   dtensor/nn/config_reader.cc
   dtensor/nn/containers.cc
@@ -476,9 +477,12 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/optim/parameter_checks.cc
   dtensor/nn/optim/sgd.cc
   dtensor/nn/parameter.cc
+  dtensor/nn/rope_config.cc
   dtensor/nn/state_dict.cc
   dtensor/nn/transformer.cc
+  dtensor/nn/transformer_checks.cc
   dtensor/nn/transformer_config.cc
+  dtensor/nn/transformer_layers.cc
   parallel_plans/context_parallel.cc
   parallel_plans/context_pattern.cc
   parallel_plans/expert_parallel.cc
@@ -522,6 +526,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/hugging_face/save.h
   dtensor/layout/text_scanner.h
   dtensor/nn/attention_module.h
+  dtensor/nn/balancing.h
   dtensor/nn/bert.h
   dtensor/nn/containers.h
   dtensor/nn/dropout_layer.h

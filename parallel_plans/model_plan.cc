@@ -12,35 +12,13 @@ namespace {
 
 // For a model with as many key/value heads as query heads.
 template <ParallelPlan (*kPlan)(std::string, bool)>
-ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&) {
+ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&,
+                           const TransformerParts&) {
   return kPlan(std::move(axis), sequence_parallel);
 }
 
-template <bool kIsLatent>
-ParallelPlan DensePlan(std::string axis, bool sequence_parallel, const KeyValueAxes& key_value) {
-  return TensorParallelPlan(std::move(axis), sequence_parallel, key_value, kIsLatent);
-}
-
-template <bool kSharedExpert, bool kDenseLayers, bool kIsLatent>
-ParallelPlan MixturePlan(std::string axis, bool sequence_parallel, const KeyValueAxes& key_value) {
-  return MixtureTensorParallelPlan(std::move(axis), sequence_parallel, key_value,
-                                   {kSharedExpert, kDenseLayers, kIsLatent});
-}
-template <bool kSharedExpert, bool kDenseLayers, bool kIsLatent = false>
-constexpr ModelPaths kMixturePaths = {MixturePlan<kSharedExpert, kDenseLayers, kIsLatent>,
-                                      kTransformerAttention, kTransformerUnits, kTransformerStages,
-                                      kTransformerExperts};
-
-// Of a Transformer with mixtures.
-template <bool kIsLatent>
-const ModelPaths& MixturePathsOf(const TransformerConfig& config) {
-  const bool dense_layers = !config.dense_layers.empty();
-  if (config.shared_hidden > 0) {
-    return dense_layers ? kMixturePaths<true, true, kIsLatent>
-                        : kMixturePaths<true, false, kIsLatent>;
-  }
-  return dense_layers ? kMixturePaths<false, true, kIsLatent>
-                      : kMixturePaths<false, false, kIsLatent>;
+constexpr ModelPaths TransformerPaths(const TransformerParts& parts) {
+  return {TensorParallelPlan, kTransformerAttention, kTransformerUnits, kTransformerStages, parts};
 }
 
 template <typename Config>
@@ -50,34 +28,39 @@ absl::StatusOr<ModelConfig> Read(absl::string_view text) {
 
 }  // namespace
 
-constexpr ModelPaths kTransformerPaths = {DensePlan<false>, kTransformerAttention,
-                                          kTransformerUnits, kTransformerStages};
-constexpr ModelPaths kLatentPaths = {DensePlan<true>, kTransformerAttention, kTransformerUnits,
-                                     kTransformerStages};
 constexpr ModelPaths kGpt2Paths = {WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention,
                                    kGpt2Units, kGpt2Stages};
 constexpr ModelPaths kBertPaths = {WithoutGroups<BertTensorParallelPlan>, kBertAttention,
                                    kBertUnits, kBertStages};
 
-const ModelPaths& PathsOf(const TransformerConfig& config) {
-  const bool is_latent = config.kv_rank > 0;
-  if (config.experts == 0) return is_latent ? kLatentPaths : kTransformerPaths;
-  return is_latent ? MixturePathsOf<true>(config) : MixturePathsOf<false>(config);
+ModelPaths PathsOf(const TransformerConfig& config) {
+  const bool experts = config.experts > 0;
+  return TransformerPaths({.experts = experts,
+                           .shared_expert = experts && config.shared_hidden > 0,
+                           .dense_layers = !experts || !config.dense_layers.empty(),
+                           .latent_attention = config.kv_lora_rank > 0});
 }
 
 absl::Span<const PlannedModel> PlannedModels() {
+  constexpr ModelPaths kDense = TransformerPaths({});
+  constexpr ModelPaths kExperts = TransformerPaths({.experts = true, .dense_layers = false});
   static constexpr PlannedModel kModels[] = {
-      {"bert", &kBertPaths, Read<BertConfig>},
-      {"gpt2", &kGpt2Paths, Read<Gpt2Config>},
-      {"deepseek_v3", &kMixturePaths<true, true, true>, Read<TransformerConfig>},
-      {"glm4_moe", &kMixturePaths<true, true>, Read<TransformerConfig>},
-      {"llama", &kTransformerPaths, Read<TransformerConfig>},
-      {"mistral", &kTransformerPaths, Read<TransformerConfig>},
-      {"mixtral", &kMixturePaths<false, false>, Read<TransformerConfig>},
-      {"qwen2", &kTransformerPaths, Read<TransformerConfig>},
-      {"qwen2_moe", &kMixturePaths<true, false>, Read<TransformerConfig>},
-      {"qwen3", &kTransformerPaths, Read<TransformerConfig>},
-      {"qwen3_moe", &kMixturePaths<false, false>, Read<TransformerConfig>},
+      {"bert", kBertPaths, Read<BertConfig>},
+      {"gpt2", kGpt2Paths, Read<Gpt2Config>},
+      {"deepseek_v3",
+       TransformerPaths({.experts = true, .shared_expert = true, .latent_attention = true}),
+       Read<TransformerConfig>},
+      {"glm4_moe", TransformerPaths({.experts = true, .shared_expert = true}),
+       Read<TransformerConfig>},
+      {"llama", kDense, Read<TransformerConfig>},
+      {"mistral", kDense, Read<TransformerConfig>},
+      {"mixtral", kExperts, Read<TransformerConfig>},
+      {"qwen2", kDense, Read<TransformerConfig>},
+      {"qwen2_moe",
+       TransformerPaths({.experts = true, .shared_expert = true, .dense_layers = false}),
+       Read<TransformerConfig>},
+      {"qwen3", kDense, Read<TransformerConfig>},
+      {"qwen3_moe", kExperts, Read<TransformerConfig>},
   };
   return kModels;
 }
@@ -120,8 +103,8 @@ void AddFullyShard(const ModelPaths& model, const ModelAxes& axes, ParallelPlan&
   }
   const std::string both = absl::StrCat(axes.fully_shard, "*", axes.expert);
   plan.Add(FullyShardPlan(both, axes.level, model.units));
-  plan.Add({model.experts, ExpertParallel(axes.expert, Shard(0))});
-  plan.Add({model.experts, FullyShard(axes.fully_shard, axes.level)});
+  plan.Add({kTransformerExperts, ExpertParallel(axes.expert, Shard(0))});
+  plan.Add({kTransformerExperts, FullyShard(axes.fully_shard, axes.level)});
 }
 
 }  // namespace
@@ -137,15 +120,16 @@ absl::StatusOr<ParallelPlan> PlanModel(const ModelPaths& model, const ModelAxes&
     plan.Add(PipelinePlan(axes.pipeline, axes.stages, axes.blocks, model.stages));
   }
   if (!axes.tensor.empty()) {
-    plan.Add(model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value));
+    plan.Add(
+        model.tensor_parallel(axes.tensor, axes.sequence_parallel, axes.key_value, model.parts));
   }
   if (!axes.data.empty()) plan.Add({"", DataParallel(axes.data)});
   if (!axes.expert.empty()) {
-    if (model.experts == nullptr) {
+    if (!model.parts.experts) {
       return InvalidArgument({"the axis \"", axes.expert, "\" shards experts, and the model has ",
                               "none; call an axis that shards the batch dp"});
     }
-    if (axes.fully_shard.empty()) plan.Add(ExpertParallelPlan(axes.expert, model.experts));
+    if (axes.fully_shard.empty()) plan.Add(ExpertParallelPlan(axes.expert));
   }
   if (!axes.fully_shard.empty()) AddFullyShard(model, axes, plan);
   if (!axes.context.empty()) {

@@ -18,18 +18,19 @@
 
 namespace dtensor::internal {
 
-// What plans have to know of a class of models: see transformer_plan.h.
+// What plans have to know of a model: see transformer_plan.h.
 struct ModelPaths {
-  // Only a Transformer can have key/value heads on other axes than its queries; others ignore them.
+  // Only a Transformer can have key/value heads on other axes than its queries, and several parts;
+  // others ignore both.
   ParallelPlan (*tensor_parallel)(std::string axis, bool sequence_parallel,
-                                  const KeyValueAxes& key_value);
+                                  const KeyValueAxes& key_value, const TransformerParts& parts);
   const char* attention;
   ShardUnits units;
   StagePaths stages;
-  const char* experts = nullptr;  // null: it has none
+  TransformerParts parts = {};
 };
-extern const ModelPaths kTransformerPaths, kGpt2Paths, kBertPaths;
-const ModelPaths& PathsOf(const TransformerConfig& config);
+extern const ModelPaths kGpt2Paths, kBertPaths;
+ModelPaths PathsOf(const TransformerConfig& config);
 
 using ModelConfig = std::variant<TransformerConfig, Gpt2Config, BertConfig>;
 
@@ -39,7 +40,7 @@ int64_t BlocksOf(const ModelConfig& config);
 // A type of model that there are plans for.
 struct PlannedModel {
   absl::string_view type;  // one of ModelTypes() (model_config.h)
-  const ModelPaths* paths;
+  ModelPaths paths;        // as far as the type says
   absl::StatusOr<ModelConfig> (*read_config)(absl::string_view hugging_face_config_json);
 };
 

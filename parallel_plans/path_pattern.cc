@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/match.h"
-
 namespace dtensor {
 namespace {
 
@@ -30,6 +28,10 @@ class Pattern {
     if (!sound_) return false;
     Places at(text_.size() + 1), next(text_.size() + 1);
     at[0] = true;
+    if (path.empty()) {
+      FollowWithoutReading(at, /*stars=*/false);
+      return at.back();
+    }
     for (const char c : path) {
       FollowWithoutReading(at);
       std::fill(next.begin(), next.end(), false);
@@ -55,10 +57,11 @@ class Pattern {
     return after_[i] > 0 && (text_[i] == '{' || text_[i] == ',' || text_[i] == '}');
   }
 
-  void FollowWithoutReading(Places& at) const {
+  // `stars`: whether a '*' may be nothing.
+  void FollowWithoutReading(Places& at, bool stars = true) const {
     for (size_t i = 0; i < text_.size(); ++i) {
       if (!at[i]) continue;
-      if (text_[i] == '*') at[i + 1] = true;
+      if (text_[i] == '*' && stars) at[i + 1] = true;
       if (!IsSyntax(i)) continue;
       if (text_[i] != '{') {
         at[after_[i]] = true;  // the end of an alternative
@@ -95,7 +98,6 @@ size_t Distance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 bool PathMatches(absl::string_view pattern, absl::string_view path) {
-  if (path.empty() && absl::StrContains(pattern, '*')) return false;
   return Pattern(pattern).Matches(path);
 }
 

@@ -9,8 +9,8 @@
 
 namespace dtensor {
 
-// "layers.*.w{q,k}" matches "layers.0.wq". "", the path of the model itself, is matched only by a
-// pattern without '*': by "", and by an empty alternative. Alternatives do not nest: a pattern with
+// "layers.*.w{q,k}" matches "layers.0.wq". "", the path of the model itself, is matched by
+// "" and by an empty alternative, but not by '*'. Alternatives do not nest: a pattern with
 // a '{' that is not closed before the next one matches nothing. The cost is at most one step
 // for each pair of a character of the pattern and one of the path.
 bool PathMatches(absl::string_view pattern, absl::string_view path);

@@ -56,9 +56,14 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan) {
   return axis;
 }
 
+int64_t MicroBatchesInFlight(int64_t stage, int64_t stages, int64_t micro_batches) {
+  return std::min(stages - stage, micro_batches);
+}
+
 std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
                                                 int64_t micro_batches) {
-  const int64_t ahead = std::min(stages - 1 - stage, micro_batches);
+  const int64_t ahead =
+      std::max<int64_t>(MicroBatchesInFlight(stage, stages, micro_batches) - 1, 0);
   std::vector<PipelineStep> steps;
   for (int64_t i = 0; i < ahead; ++i) steps.push_back({false, i});
   for (int64_t i = ahead; i < micro_batches; ++i) {
@@ -74,9 +79,14 @@ namespace {
 // The steps of one rank, one after the other.
 class Steps {
  public:
-  Steps(Context& context, int64_t ahead, int64_t micro_batches,
+  // Sends of micro-batches from `first_deferred` on are put off.
+  Steps(Context& context, int64_t first_deferred, int64_t micro_batches,
         const std::function<TensorOr(int64_t)>& loss, const BackwardOptions& options)
-      : context_(context), ahead_(ahead), loss_(loss), options_(options), losses_(micro_batches) {}
+      : context_(context),
+        first_deferred_(first_deferred),
+        loss_(loss),
+        options_(options),
+        losses_(micro_batches) {}
 
   absl::Status Run(const PipelineStep& step) {
     DistributedTensor& one = losses_[step.micro_batch];
@@ -87,7 +97,7 @@ class Steps {
     }
     // After the first ones, a backward follows each forward.
     std::optional<DeferredSends> deferred;
-    if (step.micro_batch >= ahead_) deferred.emplace(context_);
+    if (step.micro_batch >= first_deferred_) deferred.emplace(context_);
     DT_ASSIGN_OR_RETURN(one, loss_(step.micro_batch));
     if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
     sum_ = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum_, one.Detach());
@@ -97,7 +107,7 @@ class Steps {
 
  private:
   Context& context_;
-  const int64_t ahead_;
+  const int64_t first_deferred_;
   const std::function<TensorOr(int64_t)>& loss_;
   const BackwardOptions& options_;
   std::vector<DistributedTensor> losses_;
@@ -125,8 +135,8 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   DT_ASSIGN_OR_RETURN(const Place place, PlaceOn(mesh, axis, context.rank()));
   const auto [stage, stages] = place;
   // Without stages nothing is put off.
-  const int64_t ahead = axis.empty() ? micro_batches : stages - 1 - stage;
-  Steps steps(context, ahead, micro_batches, loss, options);
+  const int64_t first_deferred = axis.empty() ? micro_batches : stages - 1 - stage;
+  Steps steps(context, first_deferred, micro_batches, loss, options);
   for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
     const absl::Status status = steps.Run(step);
     if (status.ok()) continue;

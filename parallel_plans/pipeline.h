@@ -42,13 +42,16 @@ struct PipelineStep {
   friend bool operator==(const PipelineStep&, const PipelineStep&) = default;
 };
 
-// The axis whose coordinates are the stages of the plan (stage.h); empty if it has none. Errors:
-// kInvalidArgument for stages on several axes.
-absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
-
 // What stage `stage` of `stages` does, in order. Requires: 0 <= stage < stages, micro_batches >= 0.
 std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
                                                 int64_t micro_batches);
+// The micro-batches of which a stage keeps what it saved, at most: so many it computes forward
+// before its first backward. Requires: as above.
+int64_t MicroBatchesInFlight(int64_t stage, int64_t stages, int64_t micro_batches);
+
+// The axis whose coordinates are the stages of the plan (stage.h); empty if it has none. Errors:
+// kInvalidArgument for stages on several axes.
+absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 
 // Calls loss(i) for each micro-batch, in order, and Backward on what it returns; gradients add up
 // in the leaves. Returns the sum of the losses, detached, on their mesh. That is usually the last

@@ -223,8 +223,8 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
   DT_RETURN_IF_ERROR(CheckAxes(name, mesh));
   DT_ASSIGN_OR_RETURN(const auto model, internal::FindPlannedModel(options.model_type));
   DT_ASSIGN_OR_RETURN(const auto axes, AxesOf(name, preset, mesh, options));
-  const internal::ModelPaths& paths =
-      options.transformer ? internal::PathsOf(*options.transformer) : *model.paths;
+  const internal::ModelPaths paths =
+      options.transformer ? internal::PathsOf(*options.transformer) : model.paths;
   absl::StatusOr<ParallelPlan> plan = internal::PlanModel(paths, axes);
   if (plan.ok()) return plan;
   return InvalidArgument({"preset \"", name, "\": ", plan.status().message()});

@@ -23,10 +23,10 @@
 // sequence if it is called cp, or cuts the model if it is called pp; so "tp+sp" and "dp+tp+sp" are
 // the same plan on a mesh that has both axes. Over ep, which may be a group as in "a=2,b=2;ep=a*b",
 // all parameters but the experts are replicated; with zero1, zero2 and fsdp they are sharded over
-// both axes together (FullyShard("dp*ep")), and the experts over dp. With hsdp, read "the inner
-// axis of dp" for "dp". If tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it for a
-// Transformer, key and value heads are sharded over the first and replicated over the second:
-// "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
+// both axes together (FullyShard("dp*ep")), and the experts over dp; with hsdp over the inner axis
+// of dp and ep, and the experts over that inner axis. If tp is a group of tp_kv and tp_rep, as
+// PlanTensorParallel makes it for a Transformer, key and value heads are sharded over the first and
+// replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -49,8 +49,9 @@ struct PresetOptions {
   std::string model_type = "llama";        // whose module paths are used: one of model_config.h
   // The configuration, if the model is a Transformer and it is known. Then more tp ranks than
   // key/value heads are refused if the heads can be shared, and the error gives the mesh on which
-  // they are. Without it a model with mixtures is taken to have them in all layers and no shared
-  // experts: MLPs beside them are replicated over tp.
+  // they are. Without it, models are taken to have the parts that the defaults of their type have:
+  // a deepseek_v3 and a glm4_moe layers without experts and shared experts, a qwen2_moe only the
+  // latter, a mixtral and a qwen3_moe neither. What else they have is replicated over tp.
   std::optional<TransformerConfig> transformer = std::nullopt;
   // The number of blocks of a model of which `transformer` is not given, which pp needs. 0: not
   // known.

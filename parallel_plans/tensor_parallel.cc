@@ -92,7 +92,7 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
   internal::ModelAxes axes = AxesOn(mesh, options, config);
-  const internal::ModelPaths& paths = internal::PathsOf(config);
+  const internal::ModelPaths paths = internal::PathsOf(config);
   const int64_t ranks = SizeOf(mesh, options.axis);
   if (ranks <= config.kv_heads) return PlanOn(mesh, paths, options, axes);
   if (config.fused_projections) {

@@ -62,21 +62,16 @@ ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
 }  // namespace
 
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
-                                const KeyValueAxes& key_value, bool is_latent) {
-  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, is_latent);
-  AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
-  return plan;
-}
-
-ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
-                                       const KeyValueAxes& key_value, const BesideExperts& beside) {
-  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, beside.latent_attention);
-  plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
-  if (beside.shared_expert) {
+                                const KeyValueAxes& key_value, const TransformerParts& parts) {
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, parts.latent_attention);
+  if (parts.experts) {
+    plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
+  }
+  if (parts.shared_expert) {
     AddMlps("model.layers.*.{mlp,block_sparse_moe}.{shared_expert,shared_experts}", axis,
             sequence_parallel, plan);
   }
-  if (beside.dense_layers) AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
+  if (parts.dense_layers) AddMlps("model.layers.*.mlp", axis, sequence_parallel, plan);
   return plan;
 }
 

@@ -16,31 +16,31 @@ struct KeyValueAxes {
   std::string split, replicated;  // empty: the whole axis shards them
 };
 
+// What the blocks of a Transformer consist of.
+struct TransformerParts {
+  bool experts = false;           // mixtures of experts, in some blocks or in all
+  bool shared_expert = false;     // in each mixture
+  bool dense_layers = true;       // MLPs, in some blocks or in all
+  bool latent_attention = false;  // in place of grouped-query attention
+};
+
 // For a Transformer: Megatron's tensor parallelism over `axis`. With `sequence_parallel`,
 // activations between blocks are sharded along the sequence, and forward has 2 all-gathers and 2
 // reduce-scatters per block; without it, 2 all-reduces. The embedding's rows and the head's classes
 // are sharded, evenly or not. Logits stay sharded (CrossEntropy takes them so).
 //
-// Of latent attention (`is_latent`) the heads are sharded; its products that have no heads are
-// replicated and work, with `sequence_parallel`, on each rank's part of the sequence, so that what
-// is gathered are latent vectors in place of activations.
+// Of mixtures of experts the hidden features of each expert are sharded, and so are those of shared
+// experts. The router's weight is replicated; it works on each rank's tokens. With
+// `sequence_parallel` forward has 4 all-gathers per mixture: what the router has picked, ids and
+// weights, is gathered as well as the tokens.
+//
+// Of latent attention (latent_attention.h) the heads are sharded. Its products that have no heads
+// are replicated and work, with `sequence_parallel`, on each rank's part of the sequence; in place
+// of its input, two all-gathers bring its latent vectors. (If queries have none, q_lora_rank is 0,
+// its input is gathered for them.)
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
-                                const KeyValueAxes& key_value = {}, bool is_latent = false);
-
-// What a Transformer with mixtures of experts has beside them.
-struct BesideExperts {
-  bool shared_expert = false;     // in each mixture
-  bool dense_layers = false;      // layers without a mixture
-  bool latent_attention = false;  // in place of grouped-query attention
-};
-
-// The same for a Transformer with mixtures of experts: over `axis` the hidden features of each
-// expert are sharded, and so are those of shared experts and of dense layers. The router's weight
-// is replicated; it works on each rank's tokens. With `sequence_parallel` forward has 4 all-gathers
-// per mixture: what the router has picked, ids and weights, is gathered as well as the tokens.
-ParallelPlan MixtureTensorParallelPlan(std::string axis, bool sequence_parallel,
-                                       const KeyValueAxes& key_value = {},
-                                       const BesideExperts& beside = {});
+                                const KeyValueAxes& key_value = {},
+                                const TransformerParts& parts = {});
 
 // The same for a Gpt2. Each rank takes queries, keys and values of its heads from its part of
 // c_attn.

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +33,17 @@ constexpr int64_t kPieceBytes = int64_t{4} << 20;
 bool IsPassedOver(absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") || absl::EndsWith(name, ".attn.bias") ||
          absl::EndsWith(name, ".attn.masked_bias") || absl::EndsWith(name, "position_ids");
+}
+
+// Paths, with a '.' behind, of layers that predict a second token: DeepSeek-V3's files and those of
+// models like it have one behind the others, which Hugging Face's classes pass over, too.
+std::vector<std::string> SecondTokenLayers(const SafetensorsFolder& folder) {
+  std::vector<std::string> paths;
+  for (const auto& [name, tensor] : folder.tensors()) {
+    absl::string_view path = name;
+    if (absl::ConsumeSuffix(&path, ".eh_proj.weight")) paths.push_back(absl::StrCat(path, "."));
+  }
+  return paths;
 }
 
 // One tensor of the files, and where it goes.
@@ -87,8 +100,11 @@ class Matcher {
         DT_RETURN_IF_ERROR(Check(*target.parameter, source));
       }
     }
+    const std::vector<std::string> passed_over = SecondTokenLayers(folder_);
     for (const auto& [name, tensor] : folder_.tensors()) {
       if (options.allow_others || used_.contains(name) || IsPassedOver(name)) continue;
+      const auto begins = [&](absl::string_view path) { return absl::StartsWith(name, path); };
+      if (absl::c_any_of(passed_over, begins)) continue;
       return InvalidArgument({kWho, "'", tensor.file->path(), "' has a tensor ",
                               absl::string_view(name),
                               ", which the model lacks; set allow_others to pass over it"});

@@ -33,7 +33,7 @@ struct LoadHuggingFaceOptions {
 // projections are read directly into their places. The prefix of the base model ("model.",
 // "transformer.", "bert.") may be missing in the files, or be only there. What Hugging Face's older
 // files contain besides parameters is ignored: rotary_emb.inv_freq, attn.bias and attn.masked_bias
-// of GPT-2, position_ids.
+// of GPT-2, position_ids; and so are layers that predict a second token, which have an eh_proj.
 //
 // Types: f32, f64, bf16 and f16 are converted to the parameter's float type; other types must be
 // the parameter's own. If an optimizer keeps master weights, create it afterwards; otherwise its

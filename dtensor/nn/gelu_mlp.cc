@@ -1,14 +1,6 @@
 #include "dtensor/nn/gelu_mlp.h"
 
 namespace dtensor {
-namespace {
-
-LinearLayer::Bias BiasOf(const GeluMlpOptions& options) {
-  return options.bias ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
-}
-
-}  // namespace
-
 std::optional<GeluForm> GeluNamed(absl::string_view name) {
   if (name == "gelu") return GeluForm::kErf;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return GeluForm::kTanh;
@@ -17,8 +9,8 @@ std::optional<GeluForm> GeluNamed(absl::string_view name) {
 
 GeluMlp::GeluMlp(int64_t dim, int64_t hidden, const GeluMlpOptions& options)
     : form_(options.form),
-      up_(dim, hidden, options.up_stddev, {}, BiasOf(options)),
-      down_(hidden, dim, options.down_stddev, {}, BiasOf(options)) {
+      up_(dim, hidden, options.up_stddev, {}, LinearLayer::BiasIf(options.bias)),
+      down_(hidden, dim, options.down_stddev, {}, LinearLayer::BiasIf(options.bias)) {
   AddChild(options.up, &up_);
   AddChild(options.down, &down_);
 }

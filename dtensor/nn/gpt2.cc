@@ -47,9 +47,8 @@ class SelfAttention : public AttentionModule {
                         SplitTensor(Reshape(c_attn_(x), of_three), 2, {1, 1, 1}));
     const TensorOr q = Reshape(qkv[0], heads), k = Reshape(qkv[1], heads);
     const TensorOr v = Reshape(qkv[2], heads);
-    const TensorOr mixed = slot_.cache != nullptr
-                               ? slot_.cache->Attend(slot_, q, k, v, attention_options())
-                               : Attention(q, k, v, OptionsOf(x.context(), dropout_));
+    const double dropout = slot_.cache != nullptr ? 0 : dropout_;
+    const TensorOr mixed = slot_.Attend(q, k, v, OptionsOf(x.context(), dropout));
     return resid_dropout_(c_proj_(Reshape(mixed, x.shape())));
   }
 

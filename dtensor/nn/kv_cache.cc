@@ -343,4 +343,16 @@ TensorOr KvCache::LastTokens(const DistributedTensor& x) const {
       Reshape(x, {batch * s, x.shape()[2]}));
 }
 
+RopeOptions KvCacheSlot::Positioned(RopeOptions rope) const {
+  if (cache == nullptr) return rope;
+  rope.offset = cache->positions().first;
+  rope.row_offsets = cache->positions().rows;
+  return rope;
+}
+
+TensorOr KvCacheSlot::Attend(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                             const AttentionOptions& options) const {
+  return cache != nullptr ? cache->Attend(*this, q, k, v, options) : Attention(q, k, v, options);
+}
+
 }  // namespace dtensor

@@ -12,13 +12,13 @@
 // a batch the same bits.
 //
 // Memory: each attention has a tensor of keys and one of values, [batch, capacity, kv_heads,
-// head_dim], created by the first Append. They are laid out as the model's keys are (tensor
-// parallelism shards them by heads), except that the sequence is not sharded, or sharded over
-// `sequence_axis`; then each rank attends to its part, and the results are merged by log-sum-exp.
-// They are allocated once and never move: a step writes its tokens in place and leaves no new
-// allocation behind. Their specs do not depend on the number of tokens. So a decoding step needs no
-// new dispatch decision, and the Context's caches do not grow. A window of attention (Mistral's)
-// limits what is read, not what is kept.
+// head_dim] (of latent attention those of all heads), created by the first Append. They are laid
+// out as the model's keys are (tensor parallelism shards them by heads), except that the sequence
+// is not sharded, or sharded over `sequence_axis`; then each rank attends to its part, and the
+// results are merged by log-sum-exp. They are allocated once and never move: a step writes its
+// tokens in place and leaves no new allocation behind. Their specs do not depend on the number of
+// tokens. So a decoding step needs no new dispatch decision, and the Context's caches do not grow.
+// A window of attention (Mistral's) limits what is read, not what is kept.
 #ifndef DTENSOR_NN_KV_CACHE_H_
 #define DTENSOR_NN_KV_CACHE_H_
 
@@ -45,6 +45,12 @@ struct KvCacheSlot {
   KvCache* cache = nullptr;  // null: no cache is in use
   int attention = -1;        // -1: the module has none
   int64_t positions = 0;     // set by the module: how many positions it has learned. 0: no limit
+
+  // Of a module with an attention: `rope` with the positions of the cache's next tokens, and
+  // Attention of q, k and v or, with a cache, KvCache::Attend.
+  RopeOptions Positioned(RopeOptions rope) const;
+  TensorOr Attend(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                  const AttentionOptions& options) const;
 };
 
 struct KvCacheOptions {

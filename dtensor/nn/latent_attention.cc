@@ -11,10 +11,6 @@ namespace {
 
 constexpr double kLatentNormEps = 1e-6;  // whatever the model's others have
 
-LinearLayer::Bias BiasIf(bool has) {
-  return has ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
-}
-
 // Rotates x [b, s, h, d]. If pairs are `interleaved`, they are elements 2i and 2i + 1, and come out
 // as i and i + d/2: alike for queries and keys, so their products do not see it.
 TensorOr Rotated(const TensorOr& x, const RopeOptions& rope, bool interleaved) {
@@ -38,29 +34,31 @@ TensorOr FilledUp(const TensorOr& x, int64_t width) {
 LatentAttention::LatentAttention(const TransformerConfig& config)
     : heads_(config.heads),
       head_size_(config.head_dim()),
-      rotary_size_(config.rotary_size),
-      value_size_(config.value_size),
-      kv_rank_(config.kv_rank),
-      width_(std::max(head_size_, value_size_)),
+      rotary_dim_(config.rotary_dim),
+      v_head_dim_(config.v_head_dim),
+      kv_lora_rank_(config.kv_lora_rank),
+      width_(std::max(head_size_, v_head_dim_)),
       interleaved_(config.rope_interleaved),
       rope_{config.rope_theta, config.rope_scaling},
-      kv_a_(config.dim, kv_rank_ + rotary_size_, config.init_stddev, {}, BiasIf(config.qkv_bias)),
-      kv_norm_(kv_rank_, kLatentNormEps),
-      kv_b_(kv_rank_, heads_ * (head_size_ - rotary_size_ + value_size_), config.init_stddev,
-            {.out = head_size_ - rotary_size_ + value_size_}),
-      o_(heads_ * value_size_, config.dim, ResidualStddev(config.init_stddev, config.layers),
-         {.in = value_size_}, BiasIf(config.o_bias)) {
-  const int64_t from = config.q_rank > 0 ? config.q_rank : config.dim;
+      kv_a_(config.dim, kv_lora_rank_ + rotary_dim_, config.init_stddev, {},
+            LinearLayer::BiasIf(config.qkv_bias)),
+      kv_norm_(kv_lora_rank_, kLatentNormEps),
+      kv_b_(kv_lora_rank_, heads_ * (head_size_ - rotary_dim_ + v_head_dim_), config.init_stddev,
+            {.out = head_size_ - rotary_dim_ + v_head_dim_}),
+      o_(heads_ * v_head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
+         {.in = v_head_dim_}, LinearLayer::BiasIf(config.o_bias)) {
+  const int64_t from = config.q_lora_rank > 0 ? config.q_lora_rank : config.dim;
   q_ = std::make_unique<LinearLayer>(from, heads_ * head_size_, config.init_stddev,
                                      LinearLayer::Units{.out = head_size_});
-  if (config.q_rank > 0) {
-    q_a_ = std::make_unique<LinearLayer>(config.dim, config.q_rank, config.init_stddev,
-                                         LinearLayer::Units(), BiasIf(config.qkv_bias));
-    q_norm_ = std::make_unique<RmsNormLayer>(config.q_rank, kLatentNormEps);
+  if (config.q_lora_rank > 0) {
+    q_a_ =
+        std::make_unique<LinearLayer>(config.dim, config.q_lora_rank, config.init_stddev,
+                                      LinearLayer::Units(), LinearLayer::BiasIf(config.qkv_bias));
+    q_norm_ = std::make_unique<RmsNormLayer>(config.q_lora_rank, kLatentNormEps);
     AddChild("q_a_proj", q_a_.get());
     AddChild("q_a_layernorm", q_norm_.get());
   }
-  AddChild(config.q_rank > 0 ? "q_b_proj" : "q_proj", q_.get());
+  AddChild(config.q_lora_rank > 0 ? "q_b_proj" : "q_proj", q_.get());
   AddChild("kv_a_proj_with_mqa", &kv_a_);
   AddChild("kv_a_layernorm", &kv_norm_);
   AddChild("kv_b_proj", &kv_b_);
@@ -76,15 +74,15 @@ TensorOr LatentAttention::Queries(const DistributedTensor& x) {
 
 absl::StatusOr<LatentAttention::Heads> LatentAttention::HeadsOf(const DistributedTensor& x,
                                                                 const RopeOptions& rope) {
-  const int64_t batch = x.shape()[0], sequence = x.shape()[1], plain = head_size_ - rotary_size_;
-  DT_ASSIGN_OR_RETURN(const auto q, SplitTensor(Queries(x), -1, {plain, rotary_size_}));
-  DT_ASSIGN_OR_RETURN(const auto latent, SplitTensor(kv_a_(x), -1, {kv_rank_, rotary_size_}));
+  const int64_t batch = x.shape()[0], sequence = x.shape()[1], plain = head_size_ - rotary_dim_;
+  DT_ASSIGN_OR_RETURN(const auto q, SplitTensor(Queries(x), -1, {plain, rotary_dim_}));
+  DT_ASSIGN_OR_RETURN(const auto latent, SplitTensor(kv_a_(x), -1, {kv_lora_rank_, rotary_dim_}));
   const TensorOr made =
-      Reshape(kv_b_(kv_norm_(latent[0])), {batch, sequence, heads_, plain + value_size_});
-  DT_ASSIGN_OR_RETURN(const auto kv, SplitTensor(made, -1, {plain, value_size_}));
-  const TensorOr one_key = Reshape(latent[1], {batch, sequence, 1, rotary_size_});
+      Reshape(kv_b_(kv_norm_(latent[0])), {batch, sequence, heads_, plain + v_head_dim_});
+  DT_ASSIGN_OR_RETURN(const auto kv, SplitTensor(made, -1, {plain, v_head_dim_}));
+  const TensorOr one_key = Reshape(latent[1], {batch, sequence, 1, rotary_dim_});
   const TensorOr key =
-      Expand(Rotated(one_key, rope, interleaved_), {batch, sequence, heads_, rotary_size_});
+      Expand(Rotated(one_key, rope, interleaved_), {batch, sequence, heads_, rotary_dim_});
   Heads heads;
   DT_ASSIGN_OR_RETURN(heads.q,
                       FilledUp(Concat({q[0], Rotated(q[1], rope, interleaved_)}, -1), width_));
@@ -94,18 +92,10 @@ absl::StatusOr<LatentAttention::Heads> LatentAttention::HeadsOf(const Distribute
 }
 
 TensorOr LatentAttention::Forward(const DistributedTensor& x) {
-  RopeOptions rope = rope_;
-  if (slot_.cache != nullptr) {
-    rope.offset = slot_.cache->positions().first;
-    rope.row_offsets = slot_.cache->positions().rows;
-  }
-  DT_ASSIGN_OR_RETURN(const Heads heads, HeadsOf(x, rope));
-  const TensorOr mixed =
-      slot_.cache != nullptr
-          ? slot_.cache->Attend(slot_, heads.q, heads.k, heads.v, attention_options())
-          : Attention(heads.q, heads.k, heads.v, attention_options());
-  const TensorOr values = Slice(mixed, -1, 0, value_size_);
-  return o_(Reshape(values, {x.shape()[0], x.shape()[1], heads_ * value_size_}));
+  DT_ASSIGN_OR_RETURN(const Heads heads, HeadsOf(x, slot_.Positioned(rope_)));
+  const TensorOr mixed = slot_.Attend(heads.q, heads.k, heads.v, attention_options());
+  const TensorOr values = Slice(mixed, -1, 0, v_head_dim_);
+  return o_(Reshape(values, {x.shape()[0], x.shape()[1], heads_ * v_head_dim_}));
 }
 
 }  // namespace dtensor

@@ -2,14 +2,19 @@
 // after it: keys and values of all heads are made of one latent vector for each token, and what is
 // rotated of a key is one vector for all heads.
 //
-//   q = q_b_proj(q_a_layernorm(q_a_proj(x)))   [b, s, heads, head_size], or q_proj(x)
-//   c, r = kv_a_proj_with_mqa(x)               [b, s, kv_rank], [b, s, rotary_size]
-//   k, v = kv_b_proj(kv_a_layernorm(c))        [b, s, heads, head_size - rotary_size | value_size]
-//   y = o_proj(Attention([q, rotated], [k, rotated r], v))
+//   qn, qr = q_b_proj(q_a_layernorm(q_a_proj(x))), or q_proj(x) if q_lora_rank is 0
+//   c, r = kv_a_proj_with_mqa(x)
+//   k, v = kv_b_proj(kv_a_layernorm(c))
+//   y = o_proj(Attention([qn, Rope(qr)], [k, Rope(r) for each head], v))
 //
-// The last rotary_size features of a query's head are rotated. Weights are stored as in Hugging
-// Face's DeepseekV3Attention. Values are filled up with zeros to head_size for Attention, or
-// queries and keys to value_size, so a cache holds as many numbers for each head.
+//   c [b, s, kv_lora_rank], r [b, s, rotary_dim], v [b, s, heads, v_head_dim]
+//   qn, k [b, s, heads, head_dim - rotary_dim], qr [b, s, heads, rotary_dim]
+//
+// as in Hugging Face's DeepseekV3Attention, whose names and shapes the weights have. With qkv_bias,
+// q_a_proj and kv_a_proj_with_mqa have biases; with o_bias, o_proj has. The eps of both norms is
+// 1e-6. Attention wants heads of one size: values are filled up with zeros to head_dim, or queries
+// and keys to v_head_dim. So a cache (kv_cache.h) has 2 heads max(head_dim, v_head_dim) numbers for
+// each token, where one of latent vectors would have kv_lora_rank + rotary_dim: that is not there.
 #ifndef DTENSOR_NN_LATENT_ATTENTION_H_
 #define DTENSOR_NN_LATENT_ATTENTION_H_
 
@@ -26,8 +31,8 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // [b, s, dim] -> [b, s, dim]; causal unless its options say otherwise. Heads may be sharded; the
-// latent vectors have no heads, and are whole on each rank that has some. Requires: config.kv_rank
-// > 0, config.Validate().ok().
+// latent vectors have no heads, and are whole on each rank that has some. Requires:
+// config.kv_lora_rank > 0, config.Validate().ok().
 class LatentAttention : public AttentionModule {
  public:
   explicit LatentAttention(const TransformerConfig& config);
@@ -43,8 +48,8 @@ class LatentAttention : public AttentionModule {
   TensorOr Queries(const DistributedTensor& x);
   absl::StatusOr<Heads> HeadsOf(const DistributedTensor& x, const RopeOptions& rope);
 
-  const int64_t heads_, head_size_, rotary_size_, value_size_, kv_rank_;
-  const int64_t width_;  // of what Attention gets: the larger of head_size_ and value_size_
+  const int64_t heads_, head_size_, rotary_dim_, v_head_dim_, kv_lora_rank_;
+  const int64_t width_;  // of what Attention gets: the larger of head_size_ and v_head_dim_
   const bool interleaved_;
   const RopeOptions rope_;
   KvCacheSlot slot_;

@@ -35,6 +35,7 @@ class LinearLayer : public Module {
   // kReturned: the module has two results, "y" without the bias and "bias", for a caller that adds
   // it later. Requires: a bias.
   enum class Bias { kNone, kAdded, kReturned };
+  static constexpr Bias BiasIf(bool has) { return has ? Bias::kAdded : Bias::kNone; }
   // The bias is initialized to 0.
   LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias = Bias::kNone);
   LinearLayer(int64_t in, int64_t out, double stddev) : LinearLayer(in, out, stddev, Units()) {}

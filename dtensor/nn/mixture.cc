@@ -1,18 +1,13 @@
 #include "dtensor/nn/mixture.h"
 
-#include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/copy.h"
-#include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
 namespace {
@@ -48,7 +43,8 @@ TensorOr InPickedGroups(const DistributedTensor& choice, const MixtureConfig& co
   const TensorOr last = Slice(best[0], -1, config.picked_groups - 1, config.picked_groups);
   Dims column = of_group.shape();
   column.push_back(1);
-  const TensorOr is_picked = Reshape(GreaterEqual(of_group, last), column);
+  // A sum that is NaN is picked, so that it is seen.
+  const TensorOr is_picked = Reshape(LogicalNot(Less(of_group, last)), column);
   const TensorOr never = FullLike(choice, -std::numeric_limits<double>::infinity(), {});
   return Reshape(Where(is_picked, in_groups, never), choice.shape());
 }
@@ -70,12 +66,12 @@ absl::StatusOr<Routed> RouteBySoftmax(const DistributedTensor& logits,
 }
 
 absl::StatusOr<Routed> RouteBySigmoid(const DistributedTensor& logits,
-                                      const DistributedTensor& pick_bias,
+                                      const DistributedTensor& expert_bias,
                                       const MixtureConfig& config) {
   constexpr double kLeast = 1e-20;  // as DeepSeek's models
   Routed routed;
   DT_ASSIGN_OR_RETURN(const DistributedTensor s, Sigmoid(logits));
-  DT_ASSIGN_OR_RETURN(DistributedTensor choice, Add(s.Detach(), Cast(pick_bias, s.dtype())));
+  DT_ASSIGN_OR_RETURN(DistributedTensor choice, Add(s.Detach(), Cast(expert_bias, s.dtype())));
   if (config.groups > 1) {
     DT_ASSIGN_OR_RETURN(choice, InPickedGroups(choice, config));
   }
@@ -128,13 +124,13 @@ TensorsOr ExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands)
 RouterLayer::RouterLayer(const MixtureConfig& config)
     : LinearLayer(config.dim, config.experts, config.stddev) {
   if (config.score == RouterScore::kSoftmax) return;
-  pick_bias_ = Parameter::New({config.experts}, ParameterInit::Constant(0));
-  pick_bias_->keeps_dtype = true;  // BalanceByBias takes small steps
-  AddBuffer("e_score_correction_bias", pick_bias_, {DimRole::kOutput});
+  expert_bias_ = Parameter::New({config.experts}, ParameterInit::Constant(0));
+  expert_bias_->keeps_dtype = true;  // BalanceByBias takes small steps
+  AddBuffer("e_score_correction_bias", expert_bias_, {DimRole::kOutput});
 }
 
 TensorOr RouterLayer::Forward(const DistributedTensor& x) {
-  if (pick_bias_ == nullptr || SizeOf(x.dtype()) > 2) return LinearLayer::Forward(x);
+  if (expert_bias_ == nullptr || SizeOf(x.dtype()) > 2) return LinearLayer::Forward(x);
   return Linear(Cast(x, DType::kF32), Cast(weight()->ValueOn(x.mesh()), DType::kF32));
 }
 
@@ -164,7 +160,7 @@ TensorsOr MixtureOfExperts::ForwardAll(absl::Span<const DistributedTensor> opera
   if (config_.score == RouterScore::kSoftmax) {
     DT_ASSIGN_OR_RETURN(routed, RouteBySoftmax(logits, config_));
   } else {
-    DT_ASSIGN_OR_RETURN(const DistributedTensor bias, router_.pick_bias()->ValueOn(x.mesh()));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor bias, router_.expert_bias()->ValueOn(x.mesh()));
     DT_ASSIGN_OR_RETURN(routed, RouteBySigmoid(logits, bias, config_));
   }
   const TensorOr y = experts_(x, routed.ids, Cast(routed.weights, x.dtype()));
@@ -181,91 +177,6 @@ TensorOr MixtureOfExperts::AddShared(TensorOr y, const DistributedTensor& x) {
   if (shared_expert_gate_ == nullptr) return Add(y, (*shared_expert_)(x));
   const TensorOr gate = Sigmoid((*shared_expert_gate_)(x));  // first, whatever the compiler
   return Add(y, Mul(gate, (*shared_expert_)(x)));
-}
-
-TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens) {
-  const TensorOr of_all = Sum(router_sums, {0});
-  DT_RETURN_IF_ERROR(of_all.status());
-  const Dims& shape = router_sums->shape();
-  if (shape.size() != 3 || shape[0] < 1 || shape[1] != 2 || tokens < 1) {
-    return InvalidArgument({"BalancingLoss of sums ", router_sums->ToString(), " and ",
-                            absl::StrCat(tokens),
-                            " tokens; give [layers, 2, experts] of a layer "
-                            "or more, as a model with router_sums returns them, and 1 token or "
-                            "more"});
-  }
-  // With whole counts the probabilities may stay Partial, and so may the loss.
-  DT_ASSIGN_OR_RETURN(const DistributedTensor counts, Slice(of_all, 0, 0, 1));
-  const TensorOr whole = counts.Detach().Redistribute(Layout::Replicated(counts.mesh(), 2));
-  const TensorOr products = Mul(whole, Slice(of_all, 0, 1, 2));
-  const double n = static_cast<double>(shape[0]) * static_cast<double>(tokens);
-  return Scale(Sum(products, {0, 1}), static_cast<double>(shape[2]) / (n * n));
-}
-
-namespace {
-
-// The routers of sigmoid scores, by the row that their mixture has in router_sums.
-absl::StatusOr<std::map<int64_t, ParameterPtr>> PickBiasesOf(Module& model,
-                                                             const DistributedTensor& sums) {
-  std::map<int64_t, ParameterPtr> biases;
-  int64_t mixtures = 0;
-  model.VisitModules([&](const std::string&, Module& module) {
-    const auto* const mixture = dynamic_cast<MixtureOfExperts*>(&module);
-    if (mixture == nullptr) return;
-    const ParameterPtr& bias = mixture->router().pick_bias();
-    if (bias != nullptr) biases[mixtures] = bias;
-    ++mixtures;
-  });
-  if (biases.empty()) {
-    return InvalidArgument({"BalanceByBias: the model has no mixture with sigmoid scores; balance ",
-                            "others by a part of their loss, BalancingLoss"});
-  }
-  for (const auto& [row, bias] : biases) {
-    const Dims wanted = {mixtures, 2, bias->shape[0]};
-    if (sums.shape() == wanted) continue;
-    return InvalidArgument({"BalanceByBias: router_sums are ", sums.ToString(),
-                            ", and those of the model are ", DimsToString(wanted),
-                            "; give its own, as it returned them"});
-  }
-  return biases;
-}
-
-// Moves `bias` towards experts that fewer tokens picked than the mean.
-absl::Status MoveBias(const Parameter& bias, const TensorOr& counts, double rate) {
-  DT_RETURN_IF_ERROR(counts.status());
-  const DistributedTensor& to = bias.tensor;
-  DT_ASSIGN_OR_RETURN(const DistributedTensor here,
-                      counts->Redistribute(Layout::Replicated(to.mesh(), 1)));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor count, Cast(here, to.dtype()));
-  const TensorOr mean = Mean(count, {0});
-  const auto same = [&](double value) { return FullLike(count, value, {}); };
-  const TensorOr step =
-      Where(Less(count, mean), same(rate), Where(Greater(count, mean), same(-rate), same(0)));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor moved, Add(to, step));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor from, moved.Redistribute(to.layout()));
-  DT_RETURN_IF_ERROR(BeforeWrite(to));
-  if (!to.spec().on_mesh) return absl::OkStatus();
-  return kernels::Copy(to.context().device(), from.local(), to.local());
-}
-
-}  // namespace
-
-absl::Status BalanceByBias(Module& model, const DistributedTensor& router_sums, double rate) {
-  if (!router_sums.defined()) return InvalidArgument({"BalanceByBias: router_sums are undefined"});
-  if (!std::isfinite(rate) || rate < 0) {
-    return InvalidArgument(
-        {"BalanceByBias: the rate is ", absl::StrCat(rate), "; give a number from 0, as 0.001"});
-  }
-  DT_ASSIGN_OR_RETURN(const auto biases, PickBiasesOf(model, router_sums));
-  const NoGrad no_grad(router_sums.context());
-  const int64_t experts = router_sums.shape()[2];
-  DT_ASSIGN_OR_RETURN(const DistributedTensor sums,
-                      router_sums.Detach().Redistribute(Layout::Replicated(router_sums.mesh(), 3)));
-  for (const auto& [row, bias] : biases) {
-    const TensorOr counts = Reshape(Slice(Slice(sums, 0, row, row + 1), 1, 0, 1), {experts});
-    DT_RETURN_IF_ERROR(MoveBias(*bias, counts, rate));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace dtensor

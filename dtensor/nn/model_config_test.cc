@@ -184,8 +184,8 @@ TEST(TransformerConfig, ReadsSigmoidRouters) {
   EXPECT_EQ(glm->dense_hidden, 10944);
   EXPECT_THAT(glm->dense_layers, ElementsAre(0));
   EXPECT_EQ(glm->heads, 96);
-  EXPECT_EQ(glm->rotary_size, 64);
-  EXPECT_EQ(glm->expert_scale, 1);
+  EXPECT_EQ(glm->rotary_dim, 64);
+  EXPECT_EQ(glm->routed_scaling_factor, 1);
   EXPECT_TRUE(glm->normalize_experts && !glm->qk_norm && !glm->qkv_bias);
   const auto other = TransformerConfig::FromJson(
       R"({"model_type": "glm4_moe", "head_dim": 16, "n_routed_experts": 12, "n_group": 4,
@@ -198,8 +198,8 @@ TEST(TransformerConfig, ReadsSigmoidRouters) {
   EXPECT_EQ(other->picked_groups, 3);
   EXPECT_EQ(other->shared_hidden, 20);
   EXPECT_THAT(other->dense_layers, ElementsAre(0, 1));
-  EXPECT_EQ(other->expert_scale, 2.5);
-  EXPECT_EQ(other->rotary_size, 0);
+  EXPECT_EQ(other->routed_scaling_factor, 2.5);
+  EXPECT_EQ(other->rotary_dim, 0);
   EXPECT_TRUE(other->qk_norm && other->qkv_bias && !other->o_bias && !other->normalize_experts);
   const auto dense = TransformerConfig::FromJson(
       R"({"model_type": "glm4_moe", "head_dim": 8, "num_hidden_layers": 2,
@@ -213,15 +213,15 @@ TEST(TransformerConfig, ReadsLatentAttention) {
   const auto usual = TransformerConfig::FromJson(R"({"model_type": "deepseek_v3"})");
   DT_ASSERT_OK(usual);
   EXPECT_EQ(usual->heads, 128);
-  EXPECT_EQ(usual->kv_rank, 512);
-  EXPECT_EQ(usual->q_rank, 1536);
+  EXPECT_EQ(usual->kv_lora_rank, 512);
+  EXPECT_EQ(usual->q_lora_rank, 1536);
   EXPECT_EQ(usual->head_dim(), 192);
-  EXPECT_EQ(usual->rotary_size, 64);
-  EXPECT_EQ(usual->value_size, 128);
+  EXPECT_EQ(usual->rotary_dim, 64);
+  EXPECT_EQ(usual->v_head_dim, 128);
   EXPECT_EQ(usual->experts, 256);
   EXPECT_EQ(usual->expert_groups, 8);
   EXPECT_EQ(usual->picked_groups, 4);
-  EXPECT_EQ(usual->expert_scale, 2.5);
+  EXPECT_EQ(usual->routed_scaling_factor, 2.5);
   EXPECT_EQ(usual->hidden, 2048);
   EXPECT_EQ(usual->dense_hidden, 18432);
   EXPECT_EQ(usual->attention_scale, 0);
@@ -233,7 +233,7 @@ TEST(TransformerConfig, ReadsLatentAttention) {
                            "beta_fast": 32, "beta_slow": 1,
                            "original_max_position_embeddings": 4096}})");
   DT_ASSERT_OK(scaled);
-  EXPECT_EQ(scaled->q_rank, 0);
+  EXPECT_EQ(scaled->q_lora_rank, 0);
   EXPECT_FALSE(scaled->rope_interleaved);
   const double factor = 0.1 * std::log(40) + 1;
   EXPECT_DOUBLE_EQ(scaled->attention_scale, factor * factor / std::sqrt(192));
@@ -264,16 +264,17 @@ TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   refuses("qwen3_moe", R"("num_experts": 5000)", "num_experts");
   refuses("glm4_moe", R"("head_dim": 64, "n_group": 3)", "expert_groups");
   refuses("glm4_moe", R"("head_dim": 64, "n_group": 64, "topk_group": 3)",
-          "8 experts of 3 of 64 groups of 2");
+          "the 3 picked_groups have 6 experts");
   refuses("glm4_moe", R"("head_dim": 64, "n_group": 128, "topk_group": 9)",
-          "groups of 1 are picked");
-  refuses("glm4_moe", R"("head_dim": 64, "n_group": 2, "topk_group": 3)", "3 of 2 groups");
-  refuses("glm4_moe", R"("head_dim": 64, "routed_scaling_factor": 0)", "expert_scale is 0");
+          "expert_groups is 128 for 128 experts");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 2, "topk_group": 3)", "there are 2 expert_groups");
+  refuses("glm4_moe", R"("head_dim": 64, "routed_scaling_factor": 0)",
+          "routed_scaling_factor is 0");
   refuses("glm4_moe", R"("partial_rotary_factor": 1.5)", "partial_rotary_factor");
   refuses("glm4_moe", R"("partial_rotary_factor": 0.01)", "two features or more");
-  refuses("deepseek_v3", R"("num_key_value_heads": 64)", "no kv_heads other than heads");
+  refuses("deepseek_v3", R"("num_key_value_heads": 64)", "kv_heads is 64 and heads 128");
   refuses("deepseek_v3", R"("qk_rope_head_dim": 63)", "must be even");
-  refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})", "whole heads");
+  refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})", "models of this type have none");
 }
 
 TEST(TransformerConfig, ReadsHowRopeIsScaled) {

@@ -8,6 +8,8 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/local_cast.h"
 #include "dtensor/tensor/uninitialized.h"
@@ -163,6 +165,19 @@ TensorOr Parameter::ValueOn(const DeviceMesh& mesh) const {
     if (layout.mesh() == mesh) return RedistributeKept(tensor, layout);
   }
   return Value();
+}
+
+absl::Status Parameter::Write(const DistributedTensor& value) const {
+  if (value.shape() != tensor.shape()) {
+    return InvalidArgument({"a parameter ", tensor.ToString(), " cannot have the value ",
+                            value.ToString(), "; give one of its shape"});
+  }
+  const NoGrad no_grad(tensor.context());
+  DT_ASSIGN_OR_RETURN(DistributedTensor from, value.Redistribute(tensor.layout()));
+  if (!tensor.spec().on_mesh) return BeforeWrite(tensor);  // other ranks write
+  DT_ASSIGN_OR_RETURN(from, LocalCast(from, tensor.dtype()));
+  DT_RETURN_IF_ERROR(BeforeWrite(tensor));
+  return kernels::Copy(tensor.context().device(), from.local(), tensor.local());
 }
 
 }  // namespace dtensor

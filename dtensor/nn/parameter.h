@@ -117,6 +117,10 @@ struct Parameter {
   // collective over the ranks of both meshes), else Value(). A layer that may share its parameter
   // calls this with its operand's mesh. Requires: materialized. Errors: failures.
   TensorOr ValueOn(const DeviceMesh& mesh) const;
+  // Writes `value`, a tensor of its shape and of floats in any layout and on any mesh, into its
+  // memory: BeforeWrite(tensor), and a copy. Collective over the ranks of both meshes. Requires:
+  // materialized. Errors: as BeforeWrite; kInvalidArgument for another shape; failures.
+  absl::Status Write(const DistributedTensor& value) const;
   // Errors: kInvalidArgument, naming `path`, if the number of given values does not match `shape`;
   // for a standard deviation that is negative or not finite; for random values, or training, of a
   // type that is not a float; for units that are not one per dimension; and for pieces or parts

@@ -10,8 +10,6 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/copy.h"
-#include "dtensor/tensor/local_cast.h"
 
 namespace dtensor {
 namespace {
@@ -95,11 +93,8 @@ absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor>
     DT_ASSIGN_OR_RETURN(tensor, tensor.Redistribute(layout));
   }
   if (!to.spec().on_mesh) return BeforeWrite(to);  // other ranks write
-  DT_ASSIGN_OR_RETURN(DistributedTensor from, Join(parameter, tensors));
-  DT_ASSIGN_OR_RETURN(from, from.Redistribute(to.layout()));
-  DT_ASSIGN_OR_RETURN(from, LocalCast(from, to.dtype()));
-  DT_RETURN_IF_ERROR(BeforeWrite(to));
-  return kernels::Copy(to.context().device(), from.local(), to.local());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor joined, Join(parameter, tensors));
+  return parameter.Write(joined);
 }
 
 // Reads a state for one model. Writes it once all of it was found.

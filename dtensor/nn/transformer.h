@@ -1,7 +1,7 @@
-// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, SmolLM2): RMSNorm, rotary
-// positions, grouped-query attention, SwiGLU, or mixtures of experts that are SwiGLU. Names and
-// shapes are those of Hugging Face's LlamaForCausalLM and similar classes, so their state dicts can
-// be loaded and saved by name.
+// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, GLM-4.5, DeepSeek-V3,
+// SmolLM2): RMSNorm, rotary positions, grouped-query attention, SwiGLU, or mixtures of experts that
+// are SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM and similar classes, so
+// their state dicts can be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
@@ -11,16 +11,10 @@
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
-// A block with a mixture of experts has, instead of the MLP's weights (mixture.h),
-//
-//   model.layers.N.mlp.gate.weight                            [experts, dim]
-//   model.layers.N.mlp.experts.{gate,up,down}_proj            [experts, out, in], in checkpoints
-//   model.layers.N.mlp.experts.E.{gate,up,down}_proj.weight   [out, in]
-//   model.layers.N.mlp.shared_expert.{gate,up,down}_proj.weight  [out, in]   if there is one
-//   model.layers.N.mlp.shared_expert_gate.weight                 [1, dim]
-//
-// and Mixtral's have "block_sparse_moe" for "mlp", and w1, w3 and w2 for gate_proj, up_proj and
-// down_proj.
+// A block with a mixture of experts has, instead of the MLP's weights, those of mixture.h under
+// model.layers.N.mlp, experts one by one in checkpoints; Mixtral's have "block_sparse_moe" for
+// "mlp", and w1, w3 and w2 for gate_proj, up_proj and down_proj. Latent attention has those of
+// latent_attention.h under model.layers.N.self_attn.
 //
 // With fused_projections, one product computes q, k and v, and another gate and up. (On the CPU
 // this is not faster: cutting the results into parts costs what it saves.) The weights are then
@@ -57,33 +51,36 @@ struct TransformerConfig {
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
   bool fused_projections = false;
-  int64_t head_size = 0;    // features of a head; 0 means dim / heads
-  int64_t rotary_size = 0;  // features of a head that are rotated, its first; 0 means all
-  // Latent attention (latent_attention.h), if kv_rank is not 0: features of the latent vectors of
-  // keys and values, and of queries (0: none), and of a value's head. The last rotary_size features
-  // of a head are rotated, in interleaved pairs if the flag is set.
-  int64_t kv_rank = 0, q_rank = 0, value_size = 0;
+  int64_t head_size = 0;       // features of a head; 0 means dim / heads
+  double attention_scale = 0;  // AttentionOptions::scale; 0 means 1 / sqrt(head_dim)
+  // Features of a head that are rotated: its first, or the last of latent attention. 0 means all.
+  int64_t rotary_dim = 0;
+  // Latent attention (latent_attention.h), if kv_lora_rank is not 0: features of the latent vectors
+  // of keys and values, and of queries (0: none), and of a value's head; and whether the pairs that
+  // are rotated lie side by side. Its head_dim is qk_nope_head_dim + qk_rope_head_dim.
+  int64_t kv_lora_rank = 0, q_lora_rank = 0, v_head_dim = 0;
   bool rope_interleaved = false;
-  double attention_scale = 0;  // of attention, 0 means 1 / sqrt(head_dim)
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
   // If not 0, each block has so many MLPs of `hidden` features, the experts, of which a token
   // passes `experts_per_token`. normalize_experts: their weights are divided by their sum.
   int64_t experts = 0, experts_per_token = 2;
   bool normalize_experts = true;
-  // How routers score experts; with kSigmoid, the groups of experts and a factor of all weights
-  // (mixture.h). It also says which names shared experts have.
+  // How routers score experts (mixture.h), which also says what shared experts are called. Only
+  // with kSigmoid: experts lie in expert_groups (n_group), a token picks from the best
+  // picked_groups of them (topk_group), and weights have a factor.
   RouterScore router_score = RouterScore::kSoftmax;
   int64_t expert_groups = 1, picked_groups = 1;
-  double expert_scale = 1;
-  bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as Qwen's
+  double routed_scaling_factor = 1;
+  bool mixtral_names = false;  // of a mixture: as Mixtral's, see above; else as the others'
   // Layers that have no experts but an MLP of `dense_hidden` features (0 means `hidden`).
   std::vector<int64_t> dense_layers = {};
   int64_t dense_hidden = 0;
   // If not 0, the features of an MLP beside the experts, which all tokens pass (mixture.h).
   int64_t shared_hidden = 0;
   // The model has a second result, router_sums [layers with experts, 2, experts] (mixture.h), for
-  // BalancingLoss: as output_router_logits of Hugging Face's models.
+  // BalancingLoss and BalanceByBias (balancing.h). For models with softmax scores it is what
+  // Hugging Face's compute with output_router_logits.
   bool router_sums = false;
   // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
   int64_t window = 0, first_window_layer = 0;
@@ -103,14 +100,16 @@ struct TransformerConfig {
   int64_t mlp_hidden() const;
   bool has_experts(int64_t layer) const;
   // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
-  // kv_heads that do not divide heads, an odd number of rotated features or more than head_dim; a
-  // negative head_size, window,
-  // first_window_layer, dense_hidden or shared_hidden; a negative number of experts, more
-  // experts_per_token than experts, or none; groups and a scale that do not fit mixture.h, or
-  // softmax; a mixture with fused_projections or mlp_bias; latent attention without value_size or
-  // rotary_size, or with other kv_heads than heads, fused_projections, qk_norm or a window;
-  // dense_layers that are no layers, or all of them; those, dense_hidden, shared_hidden and
-  // router_sums without experts.
+  // kv_heads that do not divide heads; a negative head_size, rotary_dim, kv_lora_rank, q_lora_rank,
+  // v_head_dim, window, first_window_layer, dense_hidden or shared_hidden; an attention_scale that
+  // is negative or not finite; an odd number of rotated features, or more than a head has. Of
+  // mixtures: a negative number of experts, more experts_per_token than experts, or none;
+  // fused_projections or mlp_bias; dense_layers that are no layers, or all of them; groups that do
+  // not divide the experts, of one expert, more picked_groups than there are, fewer experts in them
+  // than experts_per_token, a factor that is not above 0; groups and a factor with softmax scores;
+  // what only mixtures have without experts. Of latent attention: no v_head_dim or rotary_dim,
+  // rotary_dim of a whole head, other kv_heads than heads, fused_projections, qk_norm, a window;
+  // what only latent attention has without kv_lora_rank.
   absl::Status Validate() const;
 };
 
@@ -130,7 +129,7 @@ class GroupedQueryAttention : public AttentionModule {
   // q [b, s, heads, head_dim], k and v.
   absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
 
-  const int64_t rotary_size_;
+  const int64_t rotary_dim_;
   const RopeOptions rope_;
   KvCacheSlot slot_;
   std::vector<std::unique_ptr<LinearLayer>> projections_;  // of q, k and v, or one of all

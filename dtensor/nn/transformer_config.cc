@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
+#include "dtensor/nn/rope_config.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -33,6 +34,11 @@ struct Kind {
     kNever
   } window = Window::kNone;
   enum class Mixture { kNone, kMixtral, kQwen2, kQwen3, kGlm4, kDeepSeek } mixture = Mixture::kNone;
+  struct Experts {
+    int64_t number = 0, of_token = 0, hidden = 0, shared_hidden = 0;
+    int64_t first_dense = 0, groups = 1, picked_groups = 1;  // of sigmoid routers
+    double scaling = 1;                                      // likewise
+  } experts = {};
   double rotary_share = 1;  // of a head's features, if the type has partial_rotary_factor
 };
 using Window = Kind::Window;
@@ -46,7 +52,14 @@ constexpr Kind kKinds[] = {
      .kv_heads = 128,
      .heads = 128,
      .may_be_biased = true,
-     .mixture = Mixture::kDeepSeek},
+     .mixture = Mixture::kDeepSeek,
+     .experts = {.number = 256,
+                 .of_token = 8,
+                 .hidden = 2048,
+                 .first_dense = 3,
+                 .groups = 8,
+                 .picked_groups = 4,
+                 .scaling = 2.5}},
     {.type = "glm4_moe",
      .vocab = 151552,
      .layers = 46,
@@ -56,6 +69,7 @@ constexpr Kind kKinds[] = {
      .norm_eps = 1e-5,
      .may_be_biased = true,
      .mixture = Mixture::kGlm4,
+     .experts = {.number = 128, .of_token = 8, .hidden = 1408, .first_dense = 1},
      .rotary_share = 0.5},
     {.type = "llama", .hidden = 11008, .may_be_biased = true, .may_bias_mlp = true},
     {.type = "mistral", .hidden = 14336, .kv_heads = 8, .window = Window::kAlways},
@@ -65,7 +79,8 @@ constexpr Kind kKinds[] = {
      .norm_eps = 1e-5,
      .rope_theta = 1e6,
      .window = Window::kIfGiven,
-     .mixture = Mixture::kMixtral},
+     .mixture = Mixture::kMixtral,
+     .experts = {.number = 8, .of_token = 2}},
     {.type = "qwen2",
      .vocab = 151936,
      .hidden = 22016,
@@ -81,7 +96,8 @@ constexpr Kind kKinds[] = {
      .heads = 16,
      .qkv_biased = true,
      .window = Window::kNever,
-     .mixture = Mixture::kQwen2},
+     .mixture = Mixture::kQwen2,
+     .experts = {.number = 60, .of_token = 4, .hidden = 1408, .shared_hidden = 5632}},
     {.type = "qwen3",
      .vocab = 151936,
      .hidden = 22016,
@@ -99,7 +115,8 @@ constexpr Kind kKinds[] = {
      .may_be_biased = true,
      .qk_norm = true,
      .window = Window::kIfUsedByAll,
-     .mixture = Mixture::kQwen3},
+     .mixture = Mixture::kQwen3,
+     .experts = {.number = 128, .of_token = 8, .hidden = 768}},
 };
 
 const Kind& KindOf(ConfigReader& json) {
@@ -143,12 +160,6 @@ void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config)
   }
 }
 
-// The number of experts: files of either type may have either name.
-int64_t ReadExperts(ConfigReader& json, int64_t if_missing) {
-  constexpr absl::string_view kNewer = "num_local_experts", kOlder = "num_experts";
-  return json.Size(json.Has(kNewer) ? kNewer : kOlder, if_missing, ConfigReader::kMaxExperts);
-}
-
 bool HasSigmoids(const Kind& kind) {
   return kind.mixture == Mixture::kGlm4 || kind.mixture == Mixture::kDeepSeek;
 }
@@ -157,8 +168,7 @@ bool HasSigmoids(const Kind& kind) {
 std::vector<bool> DenseLayersOf(ConfigReader& json, const Kind& kind, int64_t layers) {
   std::vector<bool> dense(layers);
   if (HasSigmoids(kind)) {
-    const bool is_glm4 = kind.mixture == Mixture::kGlm4;
-    const int64_t first = json.Count("first_k_dense_replace", is_glm4 ? 1 : 3);
+    const int64_t first = json.Count("first_k_dense_replace", kind.experts.first_dense);
     std::fill_n(dense.begin(), std::min(first, layers), true);
     return dense;
   }
@@ -186,51 +196,52 @@ void ReadDenseLayers(ConfigReader& json, const Kind& kind, TransformerConfig& co
   config.experts = config.dense_hidden = config.shared_hidden = 0;
   config.router_score = RouterScore::kSoftmax;
   config.expert_groups = config.picked_groups = 1;
-  config.expert_scale = 1;
+  config.routed_scaling_factor = 1;
 }
 
 // Experts whose routers have sigmoid scores.
 void ReadSigmoidRouter(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
-  const bool is_glm4 = kind.mixture == Mixture::kGlm4;
   config.router_score = RouterScore::kSigmoid;
-  config.hidden = json.Size("moe_intermediate_size", is_glm4 ? 1408 : 2048);
-  config.experts = json.Size("n_routed_experts", is_glm4 ? 128 : 256, ConfigReader::kMaxExperts);
-  config.experts_per_token = json.Size("num_experts_per_tok", 8);
   config.normalize_experts = json.Flag("norm_topk_prob", true);
-  config.expert_scale = json.Number("routed_scaling_factor", is_glm4 ? 1 : 2.5);
-  config.expert_groups = json.Size("n_group", is_glm4 ? 1 : 8);
-  config.picked_groups = json.Size("topk_group", is_glm4 ? 1 : 4);
-  config.shared_hidden = config.hidden * json.Count("n_shared_experts", 1);
+  config.routed_scaling_factor = json.Number("routed_scaling_factor", kind.experts.scaling);
+  config.expert_groups = json.Size("n_group", kind.experts.groups);
+  config.picked_groups = json.Size("topk_group", kind.experts.picked_groups);
+  const int64_t shared = json.Count("n_shared_experts", 1);
+  if (shared > ConfigReader::kMaxExperts) json.Refuse("n_shared_experts", "give 0 to 4096");
+  config.shared_hidden = config.hidden * shared;
 }
 
-// The MLP, or the experts.
-void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
-  if (kind.mixture == Mixture::kNone) {
-    config.hidden = json.Size("intermediate_size", kind.hidden);
-    return;
-  }
+void ReadExperts(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  // Files of any type may have a newer name for the number.
+  constexpr absl::string_view kNewer = "num_local_experts";
+  const absl::string_view older = HasSigmoids(kind) ? "n_routed_experts" : "num_experts";
+  config.experts =
+      json.Size(json.Has(kNewer) ? kNewer : older, kind.experts.number, ConfigReader::kMaxExperts);
+  config.experts_per_token = json.Size("num_experts_per_tok", kind.experts.of_token);
   if (kind.mixture == Mixture::kMixtral) {
     config.hidden = json.Size("intermediate_size", kind.hidden);
-    config.experts = ReadExperts(json, 8);
-    config.experts_per_token = json.Size("num_experts_per_tok", 2);
     config.mixtral_names = true;
     if (json.Number("router_jitter_noise", 0) > 0) {
       json.Refuse("router_jitter_noise", "the router has no noise; set it to 0");
     }
     return;
   }
+  config.hidden = json.Size("moe_intermediate_size", kind.experts.hidden);
   if (HasSigmoids(kind)) {
     ReadSigmoidRouter(json, kind, config);
-    ReadDenseLayers(json, kind, config);
-    return;
+  } else {
+    config.normalize_experts = json.Flag("norm_topk_prob", false);
   }
-  const bool shares = kind.mixture == Mixture::kQwen2;
-  config.hidden = json.Size("moe_intermediate_size", shares ? 1408 : 768);
-  config.experts = ReadExperts(json, shares ? 60 : 128);
-  config.experts_per_token = json.Size("num_experts_per_tok", shares ? 4 : 8);
-  config.normalize_experts = json.Flag("norm_topk_prob", false);
-  if (shares) config.shared_hidden = json.Size("shared_expert_intermediate_size", 5632);
+  if (kind.experts.shared_hidden > 0) {
+    config.shared_hidden = json.Size("shared_expert_intermediate_size", kind.experts.shared_hidden);
+  }
   ReadDenseLayers(json, kind, config);
+}
+
+// The MLP, or the experts.
+void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  if (kind.mixture != Mixture::kNone) return ReadExperts(json, kind, config);
+  config.hidden = json.Size("intermediate_size", kind.hidden);
 }
 
 // Refuses members that would change the result and that this model does not support.
@@ -241,116 +252,21 @@ void RefuseOthers(ConfigReader& json) {
   }
 }
 
-// A number above 0. If it is missing, it is refused: Hugging Face has no default for it.
-double Factor(ConfigReader& json, absl::string_view group, absl::string_view member) {
-  const std::string name = absl::StrCat(group, member);
-  const double number = json.Number(name, 0);
-  if (number == 0) json.Refuse(name, "give a number above 0");
-  return number;
-}
-
-// Of "llama3".
-void ReadTurns(ConfigReader& json, absl::string_view group, RopeScaling& scaling) {
-  scaling.low = Factor(json, group, ".low_freq_factor");
-  scaling.high = Factor(json, group, ".high_freq_factor");
-  scaling.trained = Factor(json, group, ".original_max_position_embeddings");
-  if (scaling.low >= scaling.high) {
-    json.Refuse(absl::StrCat(group, ".high_freq_factor"), "give more than low_freq_factor");
-  }
-}
-
-// Hugging Face's default for attention_factor, and for quotients of which it may consist.
-double YarnAmplitude(double factor, double scale) {
-  return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
-}
-
-void ReadYarn(ConfigReader& json, absl::string_view group, RopeScaling& scaling) {
-  const auto number = [&](absl::string_view member, double if_missing) {
-    const double read = json.Number(absl::StrCat(group, member), if_missing);
-    return read == 0 ? if_missing : read;  // as there
-  };
-  scaling.trained = Factor(json, group, ".original_max_position_embeddings");
-  scaling.low = number(".beta_slow", 1);
-  scaling.high = number(".beta_fast", 32);
-  if (scaling.low >= scaling.high) {
-    json.Refuse(absl::StrCat(group, ".beta_fast"), "give more than beta_slow");
-  }
-  const bool whole = json.Flag(absl::StrCat(group, ".truncate"), true);
-  scaling.transition = whole ? RopeTransition::kByWholePairs : RopeTransition::kByPairs;
-  const double scale = number(".mscale", 0), all = number(".mscale_all_dim", 0);
-  const double usual = scale > 0 && all > 0 ? YarnAmplitude(scaling.factor, scale) /
-                                                  YarnAmplitude(scaling.factor, all)
-                                            : YarnAmplitude(scaling.factor, 1);
-  const std::string given = absl::StrCat(group, ".attention_factor");
-  scaling.amplitude = json.Has(given) ? Factor(json, group, ".attention_factor") : usual;
-}
-
-RopeScaling ReadScaling(ConfigReader& json, const Kind& kind) {
-  RopeScaling scaling;
-  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
-    if (!json.HasObject(group)) continue;
-    if (kind.rotary_share == 1) {
-      json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
-    }
-    const std::string newer = absl::StrCat(group, ".rope_type"),
-                      older = absl::StrCat(group, ".type");
-    const std::string& name = json.Has(newer) ? newer : older;
-    const std::string type = json.Text(name, "default");
-    if (type == "default") {
-      json.Never(absl::StrCat(group, ".factor"), "say by rope_type how it scales");
-      continue;
-    }
-    scaling.factor = Factor(json, group, ".factor");
-    if (type == "linear") continue;
-    if (type == "llama3") {
-      ReadTurns(json, group, scaling);
-    } else if (type == "yarn") {
-      ReadYarn(json, group, scaling);
-    } else {
-      json.Refuse(name, "rotary embeddings are scaled by linear, llama3 or yarn, or not at all");
-    }
-  }
-  return scaling;
-}
-
-// How many features of a head are rotated; 0: all. Newer files have the share inside an object.
-int64_t RotarySize(ConfigReader& json, const Kind& kind, int64_t head_dim) {
-  if (kind.rotary_share == 1) return 0;
-  constexpr absl::string_view kInside = "rope_parameters.partial_rotary_factor";
-  const absl::string_view name = json.Has(kInside) ? kInside : "partial_rotary_factor";
-  const double share = json.Number(name, kind.rotary_share);
-  const auto size = static_cast<int64_t>(static_cast<double>(head_dim) * std::min(share, 1.0));
-  if (share > 1 || size < 2) json.Refuse(name, "give a share of a head, with two features or more");
-  return size == head_dim ? 0 : size;
-}
-
 // Latent attention. With scaled positions, its softmax has a scale of its own.
 void ReadLatent(ConfigReader& json, TransformerConfig& config) {
-  config.kv_rank = json.Size("kv_lora_rank", 512);
-  config.q_rank = json.IsNull("q_lora_rank") ? 0 : json.Size("q_lora_rank", 1536);
-  config.rotary_size = json.Size("qk_rope_head_dim", 64, ConfigReader::kMaxHeadDim);
+  config.kv_lora_rank = json.Size("kv_lora_rank", 512);
+  config.q_lora_rank = json.IsNull("q_lora_rank") ? 0 : json.Size("q_lora_rank", 1536);
+  config.rotary_dim = json.Size("qk_rope_head_dim", 64, ConfigReader::kMaxHeadDim);
   config.head_size =
-      config.rotary_size + json.Size("qk_nope_head_dim", 128, ConfigReader::kMaxHeadDim);
-  config.value_size = json.Size("v_head_dim", 128, ConfigReader::kMaxHeadDim);
+      config.rotary_dim + json.Size("qk_nope_head_dim", 128, ConfigReader::kMaxHeadDim);
+  config.v_head_dim = json.Size("v_head_dim", 128, ConfigReader::kMaxHeadDim);
   config.rope_interleaved = json.Flag("rope_interleave", true);
   for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
     if (!json.HasObject(group) || config.rope_scaling.factor == 1) continue;
     const double all = json.Number(absl::StrCat(group, ".mscale_all_dim"), 0);
-    const double factor = all == 0 ? 1 : YarnAmplitude(config.rope_scaling.factor, all);
+    const double factor = all == 0 ? 1 : internal::YarnAmplitude(config.rope_scaling.factor, all);
     config.attention_scale = factor * factor / std::sqrt(static_cast<double>(config.head_size));
   }
-}
-
-// The base of the rotary embeddings. Newer files have it inside an object.
-double RopeTheta(ConfigReader& json, double if_missing, const RopeScaling& scaling) {
-  constexpr absl::string_view kInside = "rope_parameters.rope_theta";
-  const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
-  const double theta = json.Number(name, if_missing);
-  if (theta == 0) json.Refuse(name, "give a number above 0");
-  if (theta <= 1 && scaling.transition != RopeTransition::kByTurns) {
-    json.Refuse(name, "yarn tells pairs apart by their frequencies; give a number above 1");
-  }
-  return theta;
 }
 
 }  // namespace
@@ -374,9 +290,12 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   if (!is_latent && (kind.head_dim > 0 || json.Has("head_dim"))) {
     config.head_size = json.Size("head_dim", kind.head_dim, ConfigReader::kMaxHeadDim);
   }
-  config.rotary_size = RotarySize(json, kind, config.head_dim());
-  config.rope_scaling = ReadScaling(json, kind);
-  config.rope_theta = RopeTheta(json, kind.rope_theta, config.rope_scaling);
+  const bool whole_heads = kind.rotary_share == 1;
+  if (!whole_heads) {
+    config.rotary_dim = internal::ReadRotaryDim(json, kind.rotary_share, config.head_dim());
+  }
+  config.rope_scaling = internal::ReadRopeScaling(json, whole_heads);
+  config.rope_theta = internal::ReadRopeTheta(json, kind.rope_theta, config.rope_scaling);
   if (is_latent) ReadLatent(json, config);
   ReadBiases(json, kind, config);
   ReadWindow(json, kind, config);

@@ -3,6 +3,7 @@
 // TakeAlongDim, of whole rows.
 #include "dtensor/runtime/kernels/extremum.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>

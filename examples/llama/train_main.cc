@@ -24,6 +24,9 @@ void DeclareModel(CLI::App& app, ProgramFlags& flags) {
   app.add_option("--experts-per-token", config.model.experts_per_token,
                  "how many it passes; a mesh may have the axis ep")
       ->capture_default_str();
+  app.add_flag_callback(
+      "--sigmoid-router", [&config] { config.model.router_score = RouterScore::kSigmoid; },
+      "as DeepSeek-V3: experts are scored by sigmoids, and a bias balances them");
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
 }

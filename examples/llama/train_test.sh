@@ -76,6 +76,8 @@ refuses "--dump: '$TEST_TMPDIR/x' is --report's file; name another one" "${small
 refuses "name another one" "${small[@]}" --trace="$TEST_TMPDIR/../$(basename "$TEST_TMPDIR")/x" --report="$TEST_TMPDIR/x"
 refuses "kv_heads must divide heads" "${small[@]}" --kv-heads=3
 refuses "--balance: -1 is no factor" "${small[@]}" --balance=-1
+refuses "--bias-rate: -1 is no rate" "${small[@]}" --bias-rate=-1
+refuses "router_score is set, and there are no experts" "${small[@]}" --sigmoid-router
 refuses "--steps" --steps=0 --text="$text"
 refuses "f32" "${small[@]}" --dtype=f33
 
@@ -113,6 +115,8 @@ same --mesh=dp=2 --micro-batches=2
 same --mesh=ep=2,tp=2 --experts=4
 same --mesh=ep=2 --experts=4 --balance=0
 same --mesh=ep=2,pp=2 --experts=4 --balance=1 --micro-batches=2 --recompute='model.layers.*'
+same --mesh=ep=2,pp=2 --experts=4 --sigmoid-router --bias-rate=0.1 --micro-batches=2
+same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --experts=4 --sigmoid-router --balance=0 --micro-batches=2
 same --mesh=cp=2,tp=2 --plan=cp+tp
 same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --recompute='model.layers.*'
 same --mesh=dp=2,tp=2 --recompute='model.layers.*.self_attn' --recompute='model.layers.*.mlp'

@@ -85,6 +85,10 @@ void DeclareRun(CLI::App& app, ProgramFlags& flags) {
          "of models with experts: the factor of the auxiliary loss that balances them; 0: none")
       ->capture_default_str();
   app.add_option(
+         "--bias-rate", config.bias_rate,
+         "of models with sigmoid routers: by how much each step moves the bias of an expert")
+      ->capture_default_str();
+  app.add_option(
          "--bucket-bytes", config.bucket_bytes,
          "gradients of so many bytes are reduced together while backward goes on; 0: all at "
          "its end")

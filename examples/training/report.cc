@@ -147,6 +147,7 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
   entries.push_back({"grad_norms", DType::kF64, {steps}, result.grad_norms.data()});
   const TransformerConfig& model = config.model;
   const auto text = [](auto value) { return absl::StrCat(value); };
+  const bool is_sigmoid = model.router_score == RouterScore::kSigmoid;
   return OfFlag("--dump", WriteSafetensors(path, entries,
                                            {{"vocab", text(model.vocab)},
                                             {"dim", text(model.dim)},
@@ -157,6 +158,8 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
                                             {"experts", text(model.experts)},
                                             {"experts_per_token", text(model.experts_per_token)},
                                             {"balance", ExactText(config.balance)},
+                                            {"sigmoid_router", text(is_sigmoid ? 1 : 0)},
+                                            {"bias_rate", ExactText(config.bias_rate)},
                                             {"rope_theta", ExactText(model.rope_theta)},
                                             {"norm_eps", ExactText(model.norm_eps)},
                                             {"batch", text(config.batch)},

@@ -39,6 +39,7 @@ absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, const DeviceMe
   absl::Status status;
   trainer.model().VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     if (!status.ok()) return;
+    if (gradients && !parameter.trained) return;
     auto values = AsFloats(gradients ? parameter.tensor.grad() : parameter.tensor, mesh);
     status = values.status();
     if (status.ok())

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/hugging_face/load.h"
-#include "dtensor/nn/mixture.h"
+#include "dtensor/nn/balancing.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
@@ -54,6 +54,10 @@ absl::Status CheckRanges(const TrainConfig& config) {
   if (!std::isfinite(config.balance) || config.balance < 0) {
     return InvalidArgument({"--balance: ", absl::StrCat(config.balance),
                             " is no factor of a loss; take a number from 0"});
+  }
+  if (!std::isfinite(config.bias_rate) || config.bias_rate < 0) {
+    return InvalidArgument(
+        {"--bias-rate: ", absl::StrCat(config.bias_rate), " is no rate; take a number from 0"});
   }
   if (std::isfinite(config.lr) && config.lr > 0) return absl::OkStatus();
   return InvalidArgument({"--lr: ", absl::StrCat(config.lr), " is no rate; take a number above 0"});
@@ -115,7 +119,11 @@ absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
 
 namespace {
 
-absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
+bool MovesBiases(const TrainConfig& config, const TransformerConfig& model) {
+  return model.router_score == RouterScore::kSigmoid && config.bias_rate > 0;
+}
+
+absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config, bool& moves_biases) {
   std::optional<TransformerConfig> transformer = config.model;
   if (config.pretrained) {
     DT_ASSIGN_OR_RETURN(const PresetOptions options, PresetOptionsFor(config.pretrained->config));
@@ -123,7 +131,8 @@ absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
   }
   std::unique_ptr<Module> model;
   if (transformer) {
-    transformer->router_sums = transformer->experts > 0 && config.balance > 0;
+    moves_biases = MovesBiases(config, *transformer);
+    transformer->router_sums = transformer->experts > 0 && (config.balance > 0 || moves_biases);
     model = std::make_unique<Transformer>(*transformer);
   } else {
     DT_ASSIGN_OR_RETURN(model, ModelFromJson(config.pretrained->config));
@@ -153,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
   DT_RETURN_IF_ERROR(config.Validate());
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, MakePlan(config));
   std::unique_ptr<Trainer> trainer(new Trainer(context, config));
-  DT_ASSIGN_OR_RETURN(trainer->model_, MakeModel(config));
+  DT_ASSIGN_OR_RETURN(trainer->model_, MakeModel(config, trainer->moves_biases_));
   const ParallelPlanOptions options = {
       .seed = config.seed,
       .allow_uneven = config.allow_uneven,
@@ -199,14 +208,29 @@ TensorOr Trainer::ForwardPart(absl::Span<const int32_t> tokens, int64_t index) {
       Mean(CrossEntropy(logits, Distribute<int32_t>(context_, there, {rows, sequence}, targets)),
            {0, 1});
   if (results.size() == 2 && context_.recording()) {
-    loss = Add(loss, Scale(BalancingLoss(results[1], rows * sequence), config_.balance));
+    if (config_.balance > 0) {
+      loss = Add(loss, Scale(BalancingLoss(results[1], rows * sequence), config_.balance));
+    }
+    DT_RETURN_IF_ERROR(AddSums(results[1]));
   }
   if (config_.micro_batches == 1) return loss;
   return Scale(loss, 1.0 / static_cast<double>(config_.micro_batches));
 }
 
+absl::Status Trainer::AddSums(const DistributedTensor& router_sums) {
+  if (!moves_biases_) return absl::OkStatus();
+  const DistributedTensor more = router_sums.Detach();
+  if (!router_sums_.defined()) {
+    router_sums_ = more;
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(router_sums_, Add(router_sums_, more));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
   DT_RETURN_IF_ERROR(CheckSize(tokens));
+  router_sums_ = DistributedTensor();
   DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
                       RunPipeline(context_, config_.mesh, stage_axis_, config_.micro_batches,
                                   [&](int64_t i) { return ForwardPart(tokens, i); },
@@ -220,6 +244,9 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> toke
   DT_ASSIGN_OR_RETURN(result.loss, LossAndGradients(tokens));
   DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(parameters_, config_.clip));
   DT_RETURN_IF_ERROR(optimizer_->Step(config_.LearningRate(step_++), clip.scale));
+  if (moves_biases_) {
+    DT_RETURN_IF_ERROR(BalanceByBias(*model_, router_sums_, config_.bias_rate));
+  }
   optimizer_->ClearGradients();
   // A plan may put all parameters on a part of the mesh.
   DT_ASSIGN_OR_RETURN(result.grad_norm,

@@ -51,7 +51,8 @@ struct TrainConfig {
   int64_t micro_batches = 1;
   double lr = 3e-3, clip = 1.0;
   // Of models with experts: BalancingLoss (mixture.h) times this is a part of the training loss.
-  double balance = 0.01;
+  // Those with sigmoid scores move their biases by the rate after each step (BalanceByBias).
+  double balance = 0.01, bias_rate = 0.001;
   int64_t warmup = 50;  // steps over which lr rises linearly
   AdamWOptions adamw;
   uint64_t seed = 1;
@@ -108,11 +109,14 @@ class Trainer {
   // What a micro-batch contributes to the mean loss of a batch. While the Context records, it
   // includes balancing.
   TensorOr ForwardPart(absl::Span<const int32_t> tokens, int64_t index);
+  absl::Status AddSums(const DistributedTensor& router_sums);
   TrainingState State();
 
   Context& context_;
   const TrainConfig config_;
   std::string stage_axis_;  // of the plan's stages; empty: it has none
+  bool moves_biases_ = false;
+  DistributedTensor router_sums_;  // of this step so far, if biases are moved
   std::unique_ptr<Module> model_;
   std::vector<DistributedTensor> parameters_;
   std::optional<AdamW> optimizer_;

@@ -144,7 +144,7 @@ class Steps {
     const absl::StatusOr<int> axis = step_.mesh.AxisIndex(stage_axis_);
     if (!axis.ok()) return 1;  // the plan was refused
     const int64_t stage = step_.mesh.Coordinate(context_.rank())[*axis];
-    return std::min(step_.mesh.axis_size(*axis) - stage, step_.micro_batches);
+    return MicroBatchesInFlight(stage, step_.mesh.axis_size(*axis), step_.micro_batches);
   }
 
   absl::Status Update() {

@@ -44,7 +44,7 @@ absl::Status TopK(Device& device, const Tensor& x, int64_t k, const Tensor& valu
 // index outside [0, n) makes the device fail (kOutOfRange, naming it and n).
 absl::Status Take(Device& device, const Tensor& x, const Tensor& indices, const Tensor& y);
 // dx[..., i] = the sum of dy[..., j] over j with indices[..., j] = i: added up in ascending order
-// of j, accumulated in f32. Floats. Requires: the indices are in [0, n).
+// of j, accumulated in f32. Floats. Indices outside of [0, n) are passed over.
 absl::Status TakeGrad(Device& device, const Tensor& indices, const Tensor& dy, const Tensor& dx);
 
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/extremum.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -435,6 +436,14 @@ TEST_P(ExtremumTest, TakesElementsByTheirIndices) {
                    Make(DType::kI64, {1, 2}, {2, 0}), bools),
               IsOk());
   EXPECT_EQ(Read(bools), Doubles({1, 0}));
+}
+
+// Backward may be on its way before the host knows that Take has failed.
+TEST_P(ExtremumTest, TakeGradPassesOverIndicesOutOfRange) {
+  for (const DType dtype : kFloats) {
+    const Tensor indices = Make(DType::kI64, {1, 5}, {1, -1, 3, 1, int64_t{1} << 40});
+    EXPECT_EQ(TopGrad(indices, Make(dtype, {1, 5}, {1, 2, 4, 8, 16}), 3), Doubles({0, 9, 0}));
+  }
 }
 
 TEST_P(ExtremumTest, AnIndexOutOfRangeFailsTheDevice) {

@@ -55,15 +55,15 @@ TransformerConfig Mixture() {
 // Of each head a part is rotated; sigmoid scores, of two groups of experts.
 TransformerConfig Glm() {
   TransformerConfig config = Mixture();
-  config.rotary_size = 2;
+  config.rotary_dim = 2;
   config.router_score = RouterScore::kSigmoid;
-  config.expert_groups = 2, config.expert_scale = 1.5;
+  config.expert_groups = 2, config.routed_scaling_factor = 1.5;
   return config;
 }
 TransformerConfig DeepSeek() {
   TransformerConfig config = Glm();
   config.kv_heads = config.heads;
-  config.kv_rank = 7, config.q_rank = 8, config.head_size = 6, config.value_size = 5;
+  config.kv_lora_rank = 7, config.q_lora_rank = 8, config.head_size = 6, config.v_head_dim = 5;
   config.rope_interleaved = true;
   return config;
 }

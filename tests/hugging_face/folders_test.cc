@@ -301,6 +301,10 @@ TEST_F(HuggingFaceFolder, MayLackTheNameOfTheBaseModel) {
   }
   entries.push_back({"layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {dim}, others.data()});
   const std::string path = absl::StrCat(folder_, "/", kSafetensorsFile);
+  for (const char* const name : {"eh_proj.weight", "enorm.weight", "self_attn.q_proj.weight"}) {
+    const std::string of_second_token = absl::StrCat("model.layers.9.", name);
+    entries.push_back({of_second_token, DType::kF32, {dim}, others.data()});
+  }
   DT_ASSERT_OK(WriteSafetensors(path, entries, {}));
   DT_EXPECT_OK(LoadStatus(SmallConfig(), folder_));
   entries.push_back({"score.weight", DType::kF32, {dim}, others.data()});

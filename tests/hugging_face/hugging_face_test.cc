@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/digest.h"
-#include "dtensor/nn/mixture.h"
+#include "dtensor/nn/balancing.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"

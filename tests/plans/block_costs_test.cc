@@ -54,11 +54,11 @@ TransformerConfig DeepSeek() {
   config.dim = 7168;
   config.hidden = 18432;
   config.heads = config.kv_heads = 128;
-  config.kv_rank = 512;
-  config.q_rank = 1536;
+  config.kv_lora_rank = 512;
+  config.q_lora_rank = 1536;
   config.head_size = 192;
-  config.rotary_size = 64;
-  config.value_size = 128;
+  config.rotary_dim = 64;
+  config.v_head_dim = 128;
   return config;
 }
 

@@ -37,9 +37,8 @@ std::unique_ptr<Sequential> Stack(const Layers& layers) {
   auto stack = std::make_unique<Sequential>();
   Sequential* pair = nullptr;
   for (int64_t i = 0; i < kLayers; ++i) {
-    auto layer = std::make_unique<LinearLayer>(
-        kDim, kDim, 0.05, LinearLayer::Units(),
-        layers.frozen ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone);
+    auto layer = std::make_unique<LinearLayer>(kDim, kDim, 0.05, LinearLayer::Units(),
+                                               LinearLayer::BiasIf(layers.frozen));
     layer->weight()->trained = !layers.frozen;
     if (layers.pairs && i % 2 == 0) pair = stack->Append(std::make_unique<Sequential>());
     (layers.pairs ? pair : stack.get())->Append(std::move(layer));

@@ -3,19 +3,24 @@
 #include "dtensor/nn/mixture.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/balancing.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/expert_parallel.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
@@ -413,8 +418,8 @@ TransformerConfig ConfigWithSigmoids() {
   TransformerConfig config = ConfigWithSums();
   config.router_score = RouterScore::kSigmoid;
   config.expert_groups = 2;
-  config.expert_scale = 1.5;
-  config.rotary_size = 2;
+  config.routed_scaling_factor = 1.5;
+  config.rotary_dim = 2;
   return config;
 }
 
@@ -425,48 +430,134 @@ TEST(Mixture, WithSigmoidScoresTrainsOnEveryMesh) {
   ExpectAsOnOneRank(ConfigWithSigmoids(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
 }
 
-// Biases move towards experts that fewer tokens picked, by one rate each step, on any mesh, also
-// where they are sharded; they stay f32 in a model of 16 bits.
-TEST(Mixture, BalancesByBias) {
-  for (const std::string mesh : {"dp=1", "ep=2", "fsdp=2", "pp=2", "pp=2,tp=2"}) {
-    const DeviceMesh on = *DeviceMesh::Parse(mesh);
-    DT_EXPECT_OK(RunRanks(on.size(), [&](Context& context) -> absl::Status {
-      Transformer model(ConfigWithSigmoids());
-      model.SetDType(DType::kBF16);
-      PresetOptions options{.transformer = ConfigWithSigmoids()};
-      const bool fully = mesh == "fsdp=2";
-      DT_ASSIGN_OR_RETURN(const DeviceMesh used, DeviceMesh::Parse(fully ? "dp=2" : mesh));
-      DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
-                          PresetPlan(fully ? "fsdp" : DefaultPreset(used), used, options));
-      DT_RETURN_IF_ERROR(plan.Apply(model, context, used, {}));
-      // Two mixtures of 4 experts; the second rows are probabilities.
-      const std::vector<float> sums = {9, 3, 4, 0, 7, 7, 7, 7, 5, 5, 5, 5, 7, 7, 7, 7};
-      const Layout whole = Layout::Replicated(*used.At(used.axis_name(0), 0), 3);
-      DT_ASSIGN_OR_RETURN(const auto x, Distribute<float>(context, whole, {2, 2, 4}, sums));
-      for (int step = 0; step < 3; ++step) {
-        DT_RETURN_IF_ERROR(BalanceByBias(model, x, 1e-3));
-      }
-      const float r = 3e-3F;
-      std::vector<std::vector<float>> want = {{-r, r, 0, r}, {0, 0, 0, 0}};
-      absl::Status status;
-      model.VisitParameters([&](const std::string& path, Parameter& parameter) {
-        if (!absl::StrContains(path, "e_score_correction_bias")) return;
-        EXPECT_EQ(parameter.dtype, DType::kF32);
-        const auto here = parameter.tensor.Redistribute(Layout::Replicated(used, 1));
-        status.Update(here.status());
-        if (!here.ok()) return;
-        const auto values = ToGlobal<float>(*here);
-        status.Update(values.status());
-        ASSERT_FALSE(want.empty());
-        if (values.ok()) {
-          EXPECT_THAT(*values, testing::Pointwise(testing::FloatNear(1e-7), want.front())) << path;
-        }
-        want.erase(want.begin());
-      });
-      EXPECT_TRUE(want.empty());
-      return status;
+// By hand, of two tokens; in a 16-bit model with a product in f32, whose terms have 15 bits.
+TEST(Mixture, SigmoidSumsAreOfScoresDividedByTheirSum) {
+  const std::vector<double> x = {1.0078125, -0.50390625, 0.251953125, 2.015625};
+  const std::vector<double> weight = {0.50390625, 1.0078125,    -1.0078125, 0.7578125,
+                                      0.12109375, -0.251953125, 1.5078125,  0.251953125};
+  const std::vector<double> bias = {0, 0.5, -0.25, 0};
+  std::vector<double> want(8, 0);
+  for (int token = 0; token < 2; ++token) {
+    std::vector<double> score, choice;
+    for (int e = 0; e < 4; ++e) {
+      const double logit = x[2 * token] * weight[2 * e] + x[2 * token + 1] * weight[2 * e + 1];
+      score.push_back(1 / (1 + std::exp(-logit)));
+      choice.push_back(score[e] + bias[e]);
+    }
+    for (int e = 0; e < 4; ++e) {
+      const auto before = [&](double other) { return other > choice[e]; };
+      want[e] += absl::c_count_if(choice, before) < 2 ? 1 : 0;
+      want[4 + e] += score[e] / absl::c_accumulate(score, 0.0);
+    }
+  }
+  for (const DType dtype : {DType::kF64, DType::kBF16}) {
+    DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+      const DeviceMesh mesh = *DeviceMesh::Parse("dp=1");
+      MixtureConfig config{.dim = 2, .hidden = 2, .experts = 4, .experts_per_token = 2};
+      config.score = RouterScore::kSigmoid;
+      config.router_sums = true;
+      MixtureOfExperts mixture(config);
+      mixture.SetDType(dtype);
+      mixture.router().weight()->init = ParameterInit::Values(weight);
+      mixture.router().expert_bias()->init = ParameterInit::Values(bias);
+      DT_RETURN_IF_ERROR(mixture.Materialize(context, mesh, 1));
+      DT_ASSIGN_OR_RETURN(const auto wide,
+                          Distribute<double>(context, mesh, {Replicate()}, {1, 2, 2}, x));
+      DT_ASSIGN_OR_RETURN(const auto results, mixture.Call({Cast(wide, dtype)}));
+      EXPECT_EQ(results[1].dtype(), dtype == DType::kF64 ? DType::kF64 : DType::kF32);
+      DT_ASSIGN_OR_RETURN(const auto sums, Cast(results[1].Detach(), DType::kF64));
+      DT_ASSIGN_OR_RETURN(const std::vector<double> got, ToGlobal<double>(sums));
+      const double error = dtype == DType::kF64 ? 1e-14 : 1e-6;
+      EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(error), want)) << ToString(dtype);
+      return absl::OkStatus();
     }));
   }
+}
+
+// The counts of each of three rounds: two micro-batches forward, then the biases move.
+absl::StatusOr<std::vector<std::vector<double>>> Rounds(Context& context, const DeviceMesh& mesh,
+                                                        const std::string& preset) {
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
+                      PresetPlan(preset, mesh, {.transformer = ConfigWithSigmoids()}));
+  Transformer model(ConfigWithSigmoids());
+  model.SetDType(DType::kF64);
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 5}));
+  const NoGrad no_grad(context);
+  std::vector<std::vector<double>> rounds;
+  for (int round = 0; round < 3; ++round) {
+    TensorOr sums;
+    for (int micro = 0; micro < 2; ++micro) {
+      std::vector<int32_t> ids;
+      for (int i = 0; i < 32; ++i) ids.push_back((i * i * 7 + 13 * micro + i) % kSmallVocab);
+      const Layout whole = Layout::Replicated(mesh, 2);
+      DT_ASSIGN_OR_RETURN(const auto results,
+                          model.Call({Distribute<int32_t>(context, whole, {4, 8}, ids)}));
+      sums = micro == 0 ? TensorOr(results[1]) : Add(sums, results[1]);
+    }
+    DT_RETURN_IF_ERROR(sums.status());
+    DT_RETURN_IF_ERROR(BalanceByBias(model, *sums, 0.125));
+    DT_ASSIGN_OR_RETURN(const auto counts,
+                        Slice(sums->Redistribute(Layout::Replicated(mesh, 3)), 1, 0, 1));
+    DT_ASSIGN_OR_RETURN(rounds.emplace_back(), ToGlobal<double>(counts));
+  }
+  return rounds;
+}
+
+// However experts, biases and layers are spread, each round picks what it does on one rank.
+TEST(Mixture, BalancesByBias) {
+  std::vector<std::vector<double>> want;
+  for (const auto& [text, preset] : {std::pair<std::string, std::string>{"dp=1", "dp"},
+                                     {"ep=2", "ep"},
+                                     {"dp=2", "fsdp"},
+                                     {"dp=2", "zero1"},
+                                     {"dp=2", "zero2"},
+                                     {"pp=2", "pp"},
+                                     {"pp=2,tp=2", "pp+tp+sp"},
+                                     {"pp=3,ep=2", "pp+ep"}}) {
+    const DeviceMesh mesh = *DeviceMesh::Parse(text);
+    if (!SuiteHasRanks(mesh.size())) continue;
+    const auto ranks =
+        OnSuiteRanks(mesh.size(), [&](Context& context) { return Rounds(context, mesh, preset); });
+    ASSERT_THAT(ranks, IsOk()) << text;
+    if (want.empty()) {
+      want = ranks->front();
+      EXPECT_NE(want[0], want[1]);
+      EXPECT_NE(want[1], want[2]);
+    }
+    for (const auto& rounds : *ranks) EXPECT_EQ(rounds, want) << text << " " << preset;
+  }
+}
+
+// In a model of 16 bits, where steps of 0.001 would be lost from 1 on.
+TEST(Mixture, BiasesStayF32) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    Transformer model(ConfigWithSigmoids());
+    model.SetDType(DType::kBF16);
+    std::vector<ParameterPtr> biases;
+    model.VisitModules([&](const std::string&, Module& module) {
+      const auto* const mixture = dynamic_cast<MixtureOfExperts*>(&module);
+      if (mixture != nullptr) biases.push_back(mixture->router().expert_bias());
+    });
+    EXPECT_EQ(biases.size(), 2);
+    for (const ParameterPtr& bias : biases) bias->init = ParameterInit::Constant(2);
+    DT_RETURN_IF_ERROR(FullyShardPlan("dp").Apply(model, context, mesh, {}));
+    // The second mixture is even; the second rows are probabilities.
+    const std::vector<float> sums = {9, 3, 4, 0, 7, 7, 7, 7, 5, 5, 5, 5, 7, 7, 7, 7};
+    DT_ASSIGN_OR_RETURN(const auto x,
+                        Distribute<float>(context, mesh, {Replicate()}, {2, 2, 4}, sums));
+    for (int step = 0; step < 3; ++step) DT_RETURN_IF_ERROR(BalanceByBias(model, x, 1e-3));
+    const float r = 3e-3F;
+    for (size_t i = 0; i < biases.size(); ++i) {
+      DT_ASSIGN_OR_RETURN(const auto whole,
+                          biases[i]->tensor.Redistribute(Layout::Replicated(mesh, 1)));
+      DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToGlobal<float>(whole));
+      const std::vector<float> want =
+          i == 0 ? std::vector<float>{2 - r, 2 + r, 2, 2 + r} : std::vector<float>(4, 2);
+      EXPECT_THAT(values, testing::Pointwise(testing::FloatNear(1e-6), want));
+    }
+    return absl::OkStatus();
+  }));
 }
 
 TEST(Mixture, BalancesByBiasOnlyWhatHasOne) {
@@ -483,6 +574,9 @@ TEST(Mixture, BalancesByBiasOnlyWhatHasOne) {
                 Refuses(AllOf(HasSubstr("[1, 2, 4] f32"), HasSubstr("[2, 2, 4]"))));
     EXPECT_THAT(BalanceByBias(sigmoid, sums({2, 2, 4}), -1), Refuses(HasSubstr("rate is -1")));
     EXPECT_THAT(BalanceByBias(sigmoid, DistributedTensor(), 1), Refuses(HasSubstr("undefined")));
+    Transformer without_memory(ConfigWithSigmoids());
+    EXPECT_THAT(BalanceByBias(without_memory, sums({2, 2, 4}), 1),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no memory")));
     return BalanceByBias(sigmoid, sums({2, 2, 4}), 0);
   }));
 }
@@ -566,8 +660,39 @@ TEST(Mixture, RefusesImpossibleNumbers) {
   config.router_score = RouterScore::kSigmoid;
   EXPECT_THAT(config.Validate(), Refuses(HasSubstr("router_score is set")));
   config.router_score = RouterScore::kSoftmax;
+  config.picked_groups = 2;
+  EXPECT_THAT(config.Validate(), Refuses(HasSubstr("picked_groups is set")));
+  config.picked_groups = 1;
   config.router_sums = true;
   EXPECT_THAT(config.Validate(), Refuses(HasSubstr("router_sums is set")));
+}
+
+TEST(Mixture, RefusesImpossibleLatentAttention) {
+  TransformerConfig latent = SmallTransformer();
+  latent.kv_lora_rank = 4;
+  latent.head_size = 6;
+  latent.rotary_dim = 2;
+  latent.v_head_dim = 4;
+  latent.kv_heads = latent.heads;
+  DT_EXPECT_OK(latent.Validate());
+  const auto refuses = [&](const std::function<void(TransformerConfig&)>& change,
+                           const std::string& words) {
+    TransformerConfig config = latent;
+    change(config);
+    EXPECT_THAT(config.Validate(), Refuses(HasSubstr(words)));
+  };
+  refuses([](auto& c) { c.kv_lora_rank = 0; }, "v_head_dim is set, which only latent attention");
+  refuses([](auto& c) { c.v_head_dim = 0; }, "v_head_dim is 0");
+  refuses([](auto& c) { c.rotary_dim = 6; }, "with latent attention give fewer");
+  refuses([](auto& c) { c.rotary_dim = -2; }, "rotary_dim is -2");
+  refuses([](auto& c) { c.qk_norm = true; }, "qk_norm is set, which latent attention has not");
+  refuses([](auto& c) { c.window = 3; }, "window is set, which latent attention has not");
+  refuses([](auto& c) { c.fused_projections = true; }, "fused_projections is set");
+  refuses([](auto& c) { c.kv_heads = 4; }, "kv_heads is 4 and heads 8; with latent attention");
+  refuses([](auto& c) { c.attention_scale = -1; }, "attention_scale is -1");
+  TransformerConfig usual = SmallTransformer();
+  usual.rotary_dim = 2 * usual.head_dim();
+  EXPECT_THAT(usual.Validate(), Refuses(HasSubstr("give no more")));
 }
 
 // A style of experts where there are none.

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/nn/mixture.h"
+#include "dtensor/nn/balancing.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"
@@ -48,20 +48,22 @@ struct Program {
         config.kv_heads, ", experts ", config.experts, " of ", config.experts_per_token, ", dense ",
         absl::StrJoin(config.dense_layers, ","), ", shared ", config.shared_hidden,
         config.router_sums ? ", sums" : "",
-        config.router_score == RouterScore::kSigmoid ? ", sigmoid" : "", config.expert_groups,
-        " groups", config.kv_rank > 0 ? ", latent" : "", config.tie_embeddings ? ", tied" : "",
-        "; batch ", batch, ", sequence ", sequence, ", micro-batches ", micro_batches,
-        by_pipeline ? " by 1F1B" : "", "; recomputed: ", absl::StrJoin(options.recompute, " "));
+        config.router_score == RouterScore::kSigmoid ? ", sigmoid" : "", ", groups ",
+        config.expert_groups, ", ranks ", config.kv_lora_rank, " ", config.q_lora_rank,
+        ", rotated ", config.rotary_dim, ", scale ", config.attention_scale,
+        config.tie_embeddings ? ", tied" : "", "; batch ", batch, ", sequence ", sequence,
+        ", micro-batches ", micro_batches, by_pipeline ? " by 1F1B" : "",
+        "; recomputed: ", absl::StrJoin(options.recompute, " "));
   }
 };
 
 void MakeLatent(TestRandom& choices, TransformerConfig& config) {
   config.kv_heads = config.heads;
-  config.kv_rank = 5;
-  config.q_rank = choices.Of<int64_t>({0, 6});
+  config.kv_lora_rank = 5;
+  config.q_lora_rank = choices.Of<int64_t>({0, 6});
   config.head_size = 6;
-  config.rotary_size = choices.Of<int64_t>({2, 4});
-  config.value_size = choices.Of<int64_t>({4, 6, 7});
+  config.rotary_dim = choices.Of<int64_t>({2, 4});
+  config.v_head_dim = choices.Of<int64_t>({4, 6, 7});
   config.rope_interleaved = choices.Coin();
   config.attention_scale = choices.Of({0.0, 0.7});
   config.qk_norm = false;
@@ -80,7 +82,7 @@ TransformerConfig RandomConfig(TestRandom& choices) {
   config.tie_embeddings = choices.Coin();
   config.qkv_bias = choices.Coin();
   config.qk_norm = choices.Coin();
-  config.rotary_size = choices.Of<int64_t>({0, 0, 2});
+  config.rotary_dim = choices.Of<int64_t>({0, 0, 2});
   if (choices.Coin()) config.window = 3, config.first_window_layer = choices.Of<int64_t>({0, 1});
   if (choices.Coin()) {
     config.rope_scaling = choices.Of({RopeScaling{4},
@@ -101,7 +103,7 @@ TransformerConfig RandomConfig(TestRandom& choices) {
   config.router_sums = choices.Coin();
   if (choices.Coin()) {
     config.router_score = RouterScore::kSigmoid;
-    config.expert_scale = choices.Of({1.0, 1.5});
+    config.routed_scaling_factor = choices.Of({1.0, 1.5});
     if (config.experts == 4) config.expert_groups = choices.Of<int64_t>({1, 2});
   }
   config.shared_hidden = choices.Of<int64_t>({0, 6});

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/balancing.h"
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/layers.h"
-#include "dtensor/nn/mixture.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
@@ -223,8 +223,7 @@ TEST(Stages, BalanceTheExpertsOfAllStages) {
   const Outcome one = RunCase({.mesh = "tp=1", .plan = "", .mixtures = true});
   const std::string two = PipelinePlan("pp", 2, 4).ToString() + "\n";
   const std::string four = PipelinePlan("pp", 4, 4).ToString() + "\n";
-  const std::string tp =
-      MixtureTensorParallelPlan("tp", true, {}, {.dense_layers = true}).ToString() + "\n";
+  const std::string tp = TensorParallelPlan("tp", true, {}, {.experts = true}).ToString() + "\n";
   const std::string ep = ExpertParallelPlan("ep").ToString() + "\n";
   const std::string without_head = R"({"model", Stage("pp", 0)}
 {"model.layers.3", Stage("pp", 1)}
@@ -285,8 +284,7 @@ absl::StatusOr<std::map<std::string, int64_t>> ReductionsInStages(const Case& c,
 // They are whole after a stage, and terms of Partial sums again in the next one's mixtures.
 TEST(Stages, RouterSumsMoveBetweenStagesOnly) {
   const std::string four = PipelinePlan("pp", 4, 4).ToString() + "\n";
-  const std::string tp =
-      MixtureTensorParallelPlan("tp", true, {}, {.dense_layers = true}).ToString() + "\n";
+  const std::string tp = TensorParallelPlan("tp", true, {}, {.experts = true}).ToString() + "\n";
   for (const Case& c : std::vector<Case>{{"pp=4,dp=2", "{\"\", DataParallel(\"dp\")}\n" + four},
                                          {"pp=4,tp=2", tp + four}}) {
     if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;

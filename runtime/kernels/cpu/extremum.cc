@@ -201,6 +201,14 @@ absl::Status TakeAll(const TakeArgs& a) {
   return status;
 }
 
+// Other indices have made Take fail.
+template <typename T>
+void AddTo(Compute<T>* sums, int64_t n, const int64_t* index, const T* dy, int64_t k) {
+  for (int64_t j = 0; j < k; ++j) {
+    if (0 <= index[j] && index[j] < n) sums[index[j]] += static_cast<Compute<T>>(dy[j]);
+  }
+}
+
 // Sums of narrow floats stay in f32 until they are complete.
 template <typename T>
 void TakeGradAll(const TakeGradArgs& a) {
@@ -216,10 +224,10 @@ void TakeGradAll(const TakeGradArgs& a) {
       T* dx = static_cast<T*>(a.dx) + (first + r) * a.n;
       if constexpr (kIsNarrow) {
         std::fill(sums.begin(), sums.end(), Compute<T>{0});
-        for (int64_t j = 0; j < a.rows.n; ++j) sums[index[j]] += static_cast<Compute<T>>(dy[j]);
+        AddTo(sums.data(), a.n, index, dy, a.rows.n);
         RoundAll<T>(sums.data(), dx, a.n);
       } else {
-        for (int64_t j = 0; j < a.rows.n; ++j) dx[index[j]] += dy[j];
+        AddTo(dx, a.n, index, dy, a.rows.n);
       }
     }
   });

@@ -198,6 +198,7 @@ __global__ void TakeGradKernel(TakeGradArgs a, int64_t picks) {
       const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
       const auto* const dy = reinterpret_cast<const T*>(a.rows.in[1]) + from.at[1];
       const int64_t index = indices[j * a.rows.stride[0]];
+      if (index < 0 || index >= a.n) return;  // Take has failed, which the host may not know yet
       for (int64_t i = 0; i < j; ++i) {
         if (indices[i * a.rows.stride[0]] == index) return;
       }
