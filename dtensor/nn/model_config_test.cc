@@ -267,14 +267,16 @@ TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
           "the 3 picked_groups have 6 experts");
   refuses("glm4_moe", R"("head_dim": 64, "n_group": 128, "topk_group": 9)",
           "expert_groups is 128 for 128 experts");
-  refuses("glm4_moe", R"("head_dim": 64, "n_group": 2, "topk_group": 3)", "there are 2 expert_groups");
+  refuses("glm4_moe", R"("head_dim": 64, "n_group": 2, "topk_group": 3)",
+          "there are 2 expert_groups");
   refuses("glm4_moe", R"("head_dim": 64, "routed_scaling_factor": 0)",
           "routed_scaling_factor is 0");
   refuses("glm4_moe", R"("partial_rotary_factor": 1.5)", "partial_rotary_factor");
   refuses("glm4_moe", R"("partial_rotary_factor": 0.01)", "two features or more");
   refuses("deepseek_v3", R"("num_key_value_heads": 64)", "kv_heads is 64 and heads 128");
   refuses("deepseek_v3", R"("qk_rope_head_dim": 63)", "must be even");
-  refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})", "models of this type have none");
+  refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})",
+          "models of this type have none");
 }
 
 TEST(TransformerConfig, ReadsHowRopeIsScaled) {

@@ -169,45 +169,55 @@ __global__ void TopKKernel(TopKArgs a, int64_t rows) {
   });
 }
 
-template <typename Bits>
-__global__ void TakeKernel(TakeArgs a, IndexCheck check, int64_t picks) {
+// A row of indices, and the row of x or dy beside it.
+template <typename T>
+struct PickedRow {
+  const int64_t* indices;
+  const T* other;
+  int64_t row, stride, other_stride;
+
+  __device__ int64_t index(int64_t j) const { return indices[j * stride]; }
+  __device__ T at(int64_t i) const { return other[i * other_stride]; }
+};
+
+// On the GPU: calls fn(row, pick, j) for this thread's picks; j is the pick's number in its row.
+template <typename T, typename Fn>
+__device__ void ForEachPick(const RowOperands<2>& rows, int64_t picks, Fn fn) {
   WithIndex(picks, [&](auto n) {
     using Index = decltype(n);
     ForEachPiece<Index>(n, [&](Index pick) {
-      const Index k = static_cast<Index>(a.rows.n), row = pick / k;
-      const auto j = static_cast<int64_t>(pick - row * k);
-      const Offsets<2> from = OffsetsOf(a.rows.loop, row);
-      const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
-      const auto* const x = reinterpret_cast<const Bits*>(a.rows.in[1]) + from.at[1];
-      const int64_t i = indices[j * a.rows.stride[0]];
-      if (!check.Passes(i, static_cast<int64_t>(pick))) return;
-      static_cast<Bits*>(a.y)[pick] = x[i * a.rows.stride[1]];
+      const Index k = static_cast<Index>(rows.n), row = pick / k;
+      const Offsets<2> from = OffsetsOf(rows.loop, row);
+      fn(PickedRow<T>{reinterpret_cast<const int64_t*>(rows.in[0]) + from.at[0],
+                      reinterpret_cast<const T*>(rows.in[1]) + from.at[1],
+                      static_cast<int64_t>(row), rows.stride[0], rows.stride[1]},
+         static_cast<int64_t>(pick), static_cast<int64_t>(pick - row * k));
     });
+  });
+}
+
+template <typename Bits>
+__global__ void TakeKernel(TakeArgs a, IndexCheck check, int64_t picks) {
+  ForEachPick<Bits>(a.rows, picks, [&](const PickedRow<Bits>& x, int64_t pick, int64_t j) {
+    const int64_t i = x.index(j);
+    if (check.Passes(i, pick)) static_cast<Bits*>(a.y)[pick] = x.at(i);
   });
 }
 
 // The first place where an element was taken adds up all of them.
 template <typename T>
 __global__ void TakeGradKernel(TakeGradArgs a, int64_t picks) {
-  WithIndex(picks, [&](auto n) {
-    using Index = decltype(n);
-    ForEachPiece<Index>(n, [&](Index pick) {
-      const Index k = static_cast<Index>(a.rows.n), row = pick / k;
-      const auto j = static_cast<int64_t>(pick - row * k);
-      const Offsets<2> from = OffsetsOf(a.rows.loop, row);
-      const auto* const indices = reinterpret_cast<const int64_t*>(a.rows.in[0]) + from.at[0];
-      const auto* const dy = reinterpret_cast<const T*>(a.rows.in[1]) + from.at[1];
-      const int64_t index = indices[j * a.rows.stride[0]];
-      if (index < 0 || index >= a.n) return;  // Take has failed, which the host may not know yet
-      for (int64_t i = 0; i < j; ++i) {
-        if (indices[i * a.rows.stride[0]] == index) return;
-      }
-      Compute<T> sum = Widen(dy[j * a.rows.stride[1]]);
-      for (int64_t i = j + 1; i < a.rows.n; ++i) {
-        if (indices[i * a.rows.stride[0]] == index) sum += Widen(dy[i * a.rows.stride[1]]);
-      }
-      static_cast<T*>(a.dx)[static_cast<int64_t>(row) * a.n + index] = Round<T>(sum);
-    });
+  ForEachPick<T>(a.rows, picks, [&](const PickedRow<T>& dy, int64_t, int64_t j) {
+    const int64_t index = dy.index(j);
+    if (index < 0 || index >= a.n) return;  // Take has failed, which the host may not know yet
+    for (int64_t i = 0; i < j; ++i) {
+      if (dy.index(i) == index) return;
+    }
+    Compute<T> sum = Widen(dy.at(j));
+    for (int64_t i = j + 1; i < a.rows.n; ++i) {
+      if (dy.index(i) == index) sum += Widen(dy.at(i));
+    }
+    static_cast<T*>(a.dx)[dy.row * a.n + index] = Round<T>(sum);
   });
 }
 
