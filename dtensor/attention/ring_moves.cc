@@ -63,11 +63,12 @@ absl::Status RingMoves::Begin(const RingBlocks& held,
   for (const int block : SlotsOf(turn().*sends_)) sent_.push_back(held.at(block));
   for (size_t slot = 0; slot < slots_; ++slot) {
     for (size_t i = 0; i < most_received_; ++i) {
+      const bool pairs = Pairs(turn(), slot, i);
+      const auto transfers = absl::MakeConstSpan(transfers_).subspan(pairs ? i : 0, pairs ? 1 : 0);
       for (Tensor RingBlock::*half : {&RingBlock::k, &RingBlock::v}) {
-        const bool pairs = Pairs(turn(), slot, i);
         const Tensor& source = slot < sent_.size() ? sent_[slot].*half : none_;
         const Tensor& result = pairs ? received_[i].second.*half : none_;
-        parts_.push_back({source, result, absl::MakeConstSpan(&transfers_[i], pairs)});
+        parts_.push_back({source, result, transfers});
       }
     }
   }

@@ -31,11 +31,12 @@ TensorOr BalancingLoss(const TensorOr& router_sums, int64_t tokens);
 // Makes experts that fewer tokens picked than the mean more likely to be picked, and those that
 // more picked less: adds `rate`, or -rate, to their element of the router's b, in each mixture of
 // the model with sigmoid scores. It is the balancing of DeepSeek-V3 (2024), section 2.1.2, without
-// a loss (with a rate of 0.001 there); call it after each step. `router_sums`: the model's second
-// result, of the whole step: the sum of those of all micro-batches. Collective. Errors:
-// kInvalidArgument if the model has other mixtures than the sums have rows, or none with sigmoid
-// scores, and for a rate that is negative or not finite; kFailedPrecondition for a model
-// that is not materialized; failures.
+// a loss (with a rate of 0.001 there). Call it after each step, not between forward and Backward: a
+// mixture that is recomputed would pick other experts. `router_sums`: the model's second result, of
+// the whole step: the sum of those of all micro-batches. Collective. Errors: kInvalidArgument if
+// the model has other mixtures than the sums have rows, or none with sigmoid scores, and for a rate
+// that is negative or not finite; kFailedPrecondition for a model that is not materialized;
+// failures.
 absl::Status BalanceByBias(Module& model, const DistributedTensor& router_sums, double rate);
 
 }  // namespace dtensor

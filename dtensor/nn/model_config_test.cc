@@ -238,6 +238,15 @@ TEST(TransformerConfig, ReadsLatentAttention) {
   const double factor = 0.1 * std::log(40) + 1;
   EXPECT_DOUBLE_EQ(scaled->attention_scale, factor * factor / std::sqrt(192));
   EXPECT_EQ(scaled->rope_scaling.amplitude, 1);
+  const auto both = TransformerConfig::FromJson(
+      R"({"model_type": "deepseek_v3", "num_attention_heads": 4,
+          "rope_parameters": {"rope_theta": 50},
+          "rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": 1.0,
+                           "original_max_position_embeddings": 4096}})");
+  DT_ASSERT_OK(both);
+  EXPECT_DOUBLE_EQ(both->attention_scale, factor * factor / std::sqrt(192));
+  EXPECT_EQ(both->rope_theta, 50);
+  EXPECT_EQ(both->kv_heads, 4);  // as many as heads, if the file does not say
 }
 
 TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
@@ -275,6 +284,19 @@ TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   refuses("glm4_moe", R"("partial_rotary_factor": 0.01)", "two features or more");
   refuses("deepseek_v3", R"("num_key_value_heads": 64)", "kv_heads is 64 and heads 128");
   refuses("deepseek_v3", R"("qk_rope_head_dim": 63)", "must be even");
+  for (const char* const type : {"llama", "mixtral", "deepseek_v3", "glm4_moe"}) {
+    refuses(type, R"("num_attention_heads": 0)", "num_attention_heads");
+  }
+  refuses("glm4_moe", R"("hidden_size": -9223372036854775808, "num_attention_heads": -1)",
+          "hidden");
+  refuses("glm4_moe", R"("n_shared_experts": 5000)", "n_shared_experts");
+  refuses("deepseek_v3", R"("qk_rope_head_dim": 9223372036854775807)", "qk_rope_head_dim");
+  const std::string yarn = R"("type": "yarn", "original_max_position_embeddings": 8, )";
+  refuses("deepseek_v3", R"("rope_scaling": {)" + yarn + R"("factor": 4, "mscale_all_dim": 1e308})",
+          "mscale_all_dim");
+  refuses("glm4_moe", R"("rope_scaling": {)" + yarn + R"("factor": 1e308, "mscale": 1e308,
+              "mscale_all_dim": 1e308})",
+          "rope_scaling.factor");
   refuses("qwen3_moe", R"("rope_parameters": {"partial_rotary_factor": 0.5})",
           "models of this type have none");
 }

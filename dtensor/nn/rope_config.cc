@@ -51,6 +51,9 @@ void ReadYarn(ConfigReader& json, absl::string_view group, RopeScaling& scaling)
                                             : YarnAmplitude(scaling.factor, 1);
   const std::string given = absl::StrCat(group, ".attention_factor");
   scaling.amplitude = json.Has(given) ? Factor(json, group, ".attention_factor") : usual;
+  if (!std::isfinite(scaling.amplitude) || scaling.amplitude <= 0) {
+    json.Refuse(absl::StrCat(group, ".factor"), "with its mscales it is no amplitude; give less");
+  }
 }
 
 }  // namespace
@@ -81,6 +84,19 @@ RopeScaling ReadRopeScaling(ConfigReader& json, bool rotates_whole_heads) {
     }
   }
   return scaling;
+}
+
+double ReadSoftmaxAmplitude(ConfigReader& json, const RopeScaling& scaling) {
+  double amplitude = 1;
+  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
+    const std::string name = absl::StrCat(group, ".mscale_all_dim");
+    if (!json.HasObject(group) || !json.Has(name)) continue;
+    const double all = json.Number(name, 0);
+    if (all == 0) continue;
+    amplitude = YarnAmplitude(scaling.factor, all);
+    if (!std::isfinite(amplitude * amplitude)) json.Refuse(name, "give a smaller number");
+  }
+  return amplitude;
 }
 
 int64_t ReadRotaryDim(ConfigReader& json, double if_missing, int64_t head_dim) {

@@ -15,6 +15,9 @@ namespace dtensor::internal {
 // "linear", "llama3", "yarn" or none. `rotates_whole_heads`: another partial_rotary_factor is
 // refused.
 RopeScaling ReadRopeScaling(ConfigReader& json, bool rotates_whole_heads);
+// Of latent attention: what its softmax's scale is multiplied by, squared. Requires: a scaling that
+// was read.
+double ReadSoftmaxAmplitude(ConfigReader& json, const RopeScaling& scaling);
 // How many features of a head are rotated, by partial_rotary_factor; 0: all.
 int64_t ReadRotaryDim(ConfigReader& json, double if_missing, int64_t head_dim);
 // The base, rope_theta. Requires: a scaling that was read.

@@ -49,7 +49,6 @@ constexpr Kind kKinds[] = {
      .dim = 7168,
      .layers = 61,
      .hidden = 18432,
-     .kv_heads = 128,
      .heads = 128,
      .may_be_biased = true,
      .mixture = Mixture::kDeepSeek,
@@ -208,7 +207,7 @@ void ReadSigmoidRouter(ConfigReader& json, const Kind& kind, TransformerConfig& 
   config.picked_groups = json.Size("topk_group", kind.experts.picked_groups);
   const int64_t shared = json.Count("n_shared_experts", 1);
   if (shared > ConfigReader::kMaxExperts) json.Refuse("n_shared_experts", "give 0 to 4096");
-  config.shared_hidden = config.hidden * shared;
+  if (json.status().ok()) config.shared_hidden = config.hidden * shared;
 }
 
 void ReadExperts(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
@@ -257,16 +256,14 @@ void ReadLatent(ConfigReader& json, TransformerConfig& config) {
   config.kv_lora_rank = json.Size("kv_lora_rank", 512);
   config.q_lora_rank = json.IsNull("q_lora_rank") ? 0 : json.Size("q_lora_rank", 1536);
   config.rotary_dim = json.Size("qk_rope_head_dim", 64, ConfigReader::kMaxHeadDim);
-  config.head_size =
-      config.rotary_dim + json.Size("qk_nope_head_dim", 128, ConfigReader::kMaxHeadDim);
+  const int64_t plain = json.Size("qk_nope_head_dim", 128, ConfigReader::kMaxHeadDim);
   config.v_head_dim = json.Size("v_head_dim", 128, ConfigReader::kMaxHeadDim);
   config.rope_interleaved = json.Flag("rope_interleave", true);
-  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
-    if (!json.HasObject(group) || config.rope_scaling.factor == 1) continue;
-    const double all = json.Number(absl::StrCat(group, ".mscale_all_dim"), 0);
-    const double factor = all == 0 ? 1 : internal::YarnAmplitude(config.rope_scaling.factor, all);
-    config.attention_scale = factor * factor / std::sqrt(static_cast<double>(config.head_size));
-  }
+  if (!json.status().ok()) return;
+  config.head_size = config.rotary_dim + plain;
+  const double amplitude = internal::ReadSoftmaxAmplitude(json, config.rope_scaling);
+  if (amplitude == 1) return;
+  config.attention_scale = amplitude * amplitude / std::sqrt(static_cast<double>(config.head_size));
 }
 
 }  // namespace
@@ -290,6 +287,7 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   if (!is_latent && (kind.head_dim > 0 || json.Has("head_dim"))) {
     config.head_size = json.Size("head_dim", kind.head_dim, ConfigReader::kMaxHeadDim);
   }
+  DT_RETURN_IF_ERROR(json.status());  // what follows divides sizes, and adds them up
   const bool whole_heads = kind.rotary_share == 1;
   if (!whole_heads) {
     config.rotary_dim = internal::ReadRotaryDim(json, kind.rotary_share, config.head_dim());

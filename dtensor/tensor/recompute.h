@@ -38,10 +38,11 @@ struct RecomputeOptions {
 // must stay alive. The second call must do the same as the first: run the same operators on
 // unchanged tensors, draw the same random numbers (Context::random is restored for it), and find
 // requires_grad of the leaves that it reads unchanged. fn may return its operands. If the Context
-// does not record, fn is simply called. Errors: kInvalidArgument for no
-// operand or an undefined one; those of fn. Of Backward: kFailedPrecondition when an operand, or a
-// leaf that led to a result, was written to since; kInvalidArgument when fn returns something else
-// the second time, or other leaves lead to it (fn must not make leaves of its own); those of fn.
+// does not record, fn is simply called. Errors: kInvalidArgument for no operand or an undefined
+// one; those of fn. Of Backward: kFailedPrecondition when an operand, or a leaf that led to a
+// result, was written to since (of what wants no gradient, as a buffer, it does not know: do not
+// write to that in between); kInvalidArgument when fn returns something else the second time, or
+// other leaves lead to it (fn must not make leaves of its own); those of fn.
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
                     const RecomputeOptions& options = {});
 

@@ -361,9 +361,11 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
                         RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
     PlaceOf(*leaf, target) = {target, version, moved};
   }
+  if (target->on_mesh || context.communicator().peers_wait_for_finish()) {
+    DT_RETURN_IF_ERROR(Settle(*moved));
+  }
   Tensor local;
   if (target->on_mesh) {
-    DT_RETURN_IF_ERROR(Settle(*moved));
     local = moved->local.Borrow();
   } else {
     auto none = Tensor::Empty(context.device(), target->dtype, target->local_shape);

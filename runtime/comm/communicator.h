@@ -158,6 +158,10 @@ class Communicator {
   // The most that an exchange allocates on the device besides its parts, at any one time. The same
   // on all ranks, and independent of what is exchanged. 0 if peers' memory is read in place.
   virtual int64_t staging_bytes() const { return 0; }
+  // Whether a peer's Finish waits for this rank's Finish, too, and not only for its Begin: then a
+  // rank that wants no result of an exchange finishes it all the same, and at its place among the
+  // others.
+  virtual bool peers_wait_for_finish() const { return false; }
 
   // Collective over `group`: all its ranks call it with the same number of parts, and in the same
   // order relative to other exchanges of the same ranks. Blocks the host until the peers have

@@ -82,6 +82,7 @@ class MessageCommunicator final : public Communicator {
   int64_t staging_bytes() const override {
     return carrier_ != nullptr ? carrier_->staging_bytes() : kPiecesAtATime * size_ * piece_bytes_;
   }
+  bool peers_wait_for_finish() const override { return carrier_ != nullptr; }
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override;

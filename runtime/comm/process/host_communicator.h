@@ -23,6 +23,7 @@ class HostCommunicator final : public Communicator {
   int rank() const override { return messages_.rank(); }
   int size() const override { return messages_.size(); }
   int64_t staging_bytes() const override { return messages_.staging_bytes(); }
+  bool peers_wait_for_finish() const override { return messages_.peers_wait_for_finish(); }
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override { return messages_.Barrier(what); }
   absl::Status Fail(const absl::Status& reason) override { return messages_.Fail(reason); }
