@@ -71,10 +71,10 @@ absl::Status MoveBias(const Parameter& bias, const TensorOr& counts, double rate
   DT_ASSIGN_OR_RETURN(const DistributedTensor here,
                       counts->Redistribute(Layout::Replicated(to.mesh(), 1)));
   DT_ASSIGN_OR_RETURN(const DistributedTensor count, Cast(here, to.dtype()));
-  const TensorOr mean = Mean(count, {0});
-  const auto same = [&](double value) { return FullLike(count, value, {}); };
-  const TensorOr step =
-      Where(Less(count, mean), same(rate), Where(Greater(count, mean), same(-rate), same(0)));
+  const TensorOr mean = Mean(count, {0}), is_less = Less(count, mean);
+  const TensorOr is_more = Greater(count, mean), up = FullLike(count, rate, {});
+  const TensorOr down = FullLike(count, -rate, {}), none = FullLike(count, 0, {});
+  const TensorOr step = Where(is_less, up, Where(is_more, down, none));
   DT_ASSIGN_OR_RETURN(const DistributedTensor moved, Add(to, step));
   return bias.Write(moved);
 }

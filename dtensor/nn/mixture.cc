@@ -131,7 +131,8 @@ RouterLayer::RouterLayer(const MixtureConfig& config)
 
 TensorOr RouterLayer::Forward(const DistributedTensor& x) {
   if (expert_bias_ == nullptr || SizeOf(x.dtype()) > 2) return LinearLayer::Forward(x);
-  return Linear(Cast(x, DType::kF32), Cast(weight()->ValueOn(x.mesh()), DType::kF32));
+  const TensorOr wide = Cast(x, DType::kF32);
+  return Linear(wide, Cast(weight()->ValueOn(x.mesh()), DType::kF32));
 }
 
 MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config,
