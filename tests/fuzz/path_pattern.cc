@@ -35,7 +35,8 @@ std::vector<std::string> WithoutBraces(absl::string_view pattern) {
   }
 }
 
-// By a table: row i says which beginnings of the path the first i characters match.
+// By a table: row i says which beginnings of the path the first i characters match. A '*' is not
+// the empty path.
 bool MatchesPlain(absl::string_view pattern, absl::string_view path) {
   std::vector<bool> row(path.size() + 1);
   row[0] = true;
@@ -43,7 +44,7 @@ bool MatchesPlain(absl::string_view pattern, absl::string_view path) {
     std::vector<bool> next(path.size() + 1);
     for (size_t j = 0; j <= path.size(); ++j) {
       if (p == '*') {
-        next[j] = row[j] || (j > 0 && next[j - 1] && path[j - 1] != '.');
+        next[j] = (row[j] && !path.empty()) || (j > 0 && next[j - 1] && path[j - 1] != '.');
       } else {
         next[j] = j > 0 && row[j - 1] && path[j - 1] == p;
       }
