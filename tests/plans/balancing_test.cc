@@ -92,8 +92,7 @@ TEST(Balancing, SigmoidSumsAreOfScoresDividedByTheirSum) {
 // The counts of each of three rounds: two micro-batches forward, then the biases move.
 absl::StatusOr<std::vector<std::vector<double>>> Rounds(Context& context, const DeviceMesh& mesh,
                                                         const std::string& preset) {
-  DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
-                      PresetPlan(preset, mesh, {.transformer = Config()}));
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, PresetPlan(preset, mesh, {.transformer = Config()}));
   Transformer model(Config());
   model.SetDType(DType::kF64);
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 5}));
