@@ -1,10 +1,12 @@
 // Makes as few calls of Device::Gemm as the strides allow. If the strides continue, a batch
 // dimension becomes additional rows of A (if all share one B), or additional terms of the sum (if
 // products are added up). The largest of the remaining batch dimensions becomes GemmProblem's own
-// batch.
+// batch. Matrices that are neither row-major nor column-major are copied first, and none becomes
+// so: not every device's Gemm takes them.
 #include "dtensor/ops/batched_product.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -12,6 +14,8 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/gemm.h"
+#include "dtensor/runtime/device/gemm_operand.h"
+#include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor::internal {
@@ -61,20 +65,35 @@ void Merge(Batch& batch) {
   }
 }
 
-// Takes `dim` into the rows of one product, or into its sum, if that computes the same.
-bool Fold(const BatchDim& dim, GemmProblem& gemm) {
-  if (dim.summed() && dim.a == gemm.k * gemm.a.col_stride && dim.b == gemm.k * gemm.b.row_stride) {
+// Whether every device's Gemm takes these matrices.
+bool HasStrides(const GemmProblem& gemm) {
+  return StridesOf(gemm.a, gemm.m, gemm.k, 1) && StridesOf(gemm.b, gemm.k, gemm.n, 1) &&
+         StridesOf(gemm.c, gemm.m, gemm.n, 1);
+}
+
+// The product with `dim` among its rows, or in its sum; nothing if that would be another product.
+std::optional<GemmProblem> Folded(const BatchDim& dim, GemmProblem gemm) {
+  if (dim.summed()) {
+    if (dim.a != gemm.k * gemm.a.col_stride || dim.b != gemm.k * gemm.b.row_stride) return {};
     gemm.k *= dim.size;
-    return true;
+    return gemm;
   }
-  if (dim.summed() || dim.b != 0) return false;
+  if (dim.b != 0) return {};
   if (gemm.m == 1) {
     gemm.a.row_stride = dim.a;
     gemm.c.row_stride = dim.c;
   } else if (dim.a != gemm.m * gemm.a.row_stride || dim.c != gemm.m * gemm.c.row_stride) {
-    return false;
+    return {};
   }
   gemm.m *= dim.size;
+  return gemm;
+}
+
+// Takes `dim` into the product, if that computes the same.
+bool Fold(const BatchDim& dim, GemmProblem& gemm) {
+  const std::optional<GemmProblem> folded = Folded(dim, gemm);
+  if (!folded || !HasStrides(*folded)) return false;
+  gemm = *folded;
   return true;
 }
 
@@ -118,6 +137,12 @@ GemmMatrix MatrixOf(const Tensor& x) {
   return {x.raw(), strides[x.ndim() - 2], strides[x.ndim() - 1], 0};
 }
 
+// x [..., rows, columns] with matrices that every device's Gemm takes.
+absl::StatusOr<Tensor> WithMatrices(Device& device, const Tensor& x) {
+  if (StridesOf(MatrixOf(x), x.size(x.ndim() - 2), x.size(x.ndim() - 1), 1)) return x;
+  return kernels::Contiguous(device, x);
+}
+
 GemmProblem OneProduct(const Tensor& a, const Tensor& b, const Tensor& out) {
   GemmProblem gemm;
   gemm.dtype = a.dtype();
@@ -133,9 +158,12 @@ GemmProblem OneProduct(const Tensor& a, const Tensor& b, const Tensor& out) {
 
 }  // namespace
 
-absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out) {
+absl::Status BatchedProduct(Device& device, const Tensor& any_a, const Tensor& any_b,
+                            const Tensor& out) {
   if (out.numel() == 0) return absl::OkStatus();
-  if (a.numel() == 0 || b.numel() == 0) return kernels::Fill(device, out, 0);  // empty sums
+  if (any_a.numel() == 0 || any_b.numel() == 0) return kernels::Fill(device, out, 0);  // empty sums
+  DT_ASSIGN_OR_RETURN(const Tensor a, WithMatrices(device, any_a));
+  DT_ASSIGN_OR_RETURN(const Tensor b, WithMatrices(device, any_b));
   Batch batch = BatchOf(a, b, out);
   Merge(batch);
   GemmProblem gemm = OneProduct(a, b, out);
@@ -153,11 +181,14 @@ absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, co
   return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, out);
 }
 
-absl::Status MatrixProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out,
-                           bool adds) {
-  DT_CHECK(a.ndim() == 2 && b.ndim() == 2 && out.ndim() == 2 && a.size(1) == b.size(0));
+absl::Status MatrixProduct(Device& device, const Tensor& any_a, const Tensor& any_b,
+                           const Tensor& out, bool adds) {
+  DT_CHECK(any_a.ndim() == 2 && any_b.ndim() == 2 && out.ndim() == 2);
+  DT_CHECK(any_a.size(1) == any_b.size(0));
   if (out.numel() == 0) return absl::OkStatus();
-  if (a.numel() == 0) return adds ? absl::OkStatus() : kernels::Fill(device, out, 0);
+  if (any_a.numel() == 0) return adds ? absl::OkStatus() : kernels::Fill(device, out, 0);
+  DT_ASSIGN_OR_RETURN(const Tensor a, WithMatrices(device, any_a));
+  DT_ASSIGN_OR_RETURN(const Tensor b, WithMatrices(device, any_b));
   GemmProblem gemm = OneProduct(a, b, out);
   gemm.accumulate = adds;
   return device.Gemm(gemm);

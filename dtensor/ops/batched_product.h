@@ -13,7 +13,8 @@ namespace internal {
 // out = a b, matrix by matrix: a [..., m, k], b [..., k, n] and out [..., m, n], of one float type.
 // Leading dimensions are aligned at the right; a and b broadcast along those that they lack or that
 // are 1. Along those that `out` lacks, or that are 1 in it, products are summed, in f32 for 16-bit
-// types. a and b may have any strides; `out` is row-major. Requires: shapes that fit.
+// types. a and b may have any strides; `out` has a last stride of 1 unless n is 1, no two indices
+// with one element, and is row-major if products are summed. Requires: shapes that fit.
 absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out);
 
 // out = a b, or out + a b if it `adds`: one product of matrices [m, k], [k, n] and [m, n]. Types,

@@ -99,6 +99,26 @@ TEST_P(BatchedProductTest, TakesAnyStrides) {
   }
 }
 
+// As the gradient of a sum is: all of its elements are one.
+TEST_P(BatchedProductTest, TakesWhatIsExpanded) {
+  const Shapes s = {{3, 2, 3, 4}, {3, 2, 4, 5}, {3, 2, 3, 5}};
+  const Doubles a = RandomWhole(72, -3, 4, 1), b = RandomWhole(120, -3, 4, 2);
+  for (const DType dtype : kFloats) {
+    const Tensor two = Make(dtype, {}, {2}), row = Make(dtype, {5}, {1, 2, 3, 4, 5});
+    const Tensor all_a = two.BroadcastTo(s.a), all_b = two.BroadcastTo(s.b);
+    const Tensor rows_b = row.BroadcastTo(s.b);
+    EXPECT_EQ(Run(Make(dtype, s.a, a), all_b, s.out), Reference(s, a, Doubles(120, 2)));
+    EXPECT_EQ(Run(all_a, Make(dtype, s.b, b), s.out), Reference(s, Doubles(72, 2), b));
+    EXPECT_EQ(Run(Make(dtype, s.a, a), rows_b, s.out), Reference(s, a, Read(rows_b)));
+    EXPECT_EQ(Run(all_a, all_b, s.out), Doubles(90, 16));
+    EXPECT_EQ(Run(all_a, all_b, {1, 1, 3, 5}), Doubles(15, 96));
+    // One row, or one column, for a batch of one A or B.
+    EXPECT_EQ(Run(all_a.Narrow(2, 0, 1), all_b.Narrow(0, 0, 1).Narrow(1, 0, 1), {3, 2, 1, 5}),
+              Doubles(30, 16));
+    EXPECT_EQ(Run(all_a, all_b.Narrow(3, 0, 1), {3, 2, 3, 1}), Doubles(18, 16));
+  }
+}
+
 TEST_P(BatchedProductTest, OfNothingIsZeros) {
   for (const DType dtype : kFloats) {
     EXPECT_EQ(Run(Make(dtype, {2, 2, 0}, {}), Make(dtype, {0, 3}, {}), {2, 2, 3}), Doubles(12, 0));
