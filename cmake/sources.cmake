@@ -104,9 +104,11 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/cast.cc
   dtensor/ops/comparison.cc
   dtensor/ops/concat.cc
+  dtensor/ops/contraction.cc
   dtensor/ops/cross_entropy.cc
   dtensor/ops/dim_units.cc
   dtensor/ops/dropout.cc
+  dtensor/ops/einsum.cc
   dtensor/ops/embedding.cc
   dtensor/ops/expert_mlp.cc
   dtensor/ops/expert_picks.cc

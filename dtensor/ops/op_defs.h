@@ -4,7 +4,9 @@
 #define DTENSOR_OPS_OP_DEFS_H_
 
 #include <cstdint>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -18,6 +20,19 @@ namespace internal {
 
 // matmul.cc
 absl::Span<const OpDef* const> MatMulOps();
+
+// einsum.cc
+struct EinsumAttrs {
+  struct Size {
+    std::string letter;
+    int64_t size = 0;
+    auto fields() const { return std::tie(letter, size); }
+  };
+  std::string rule;
+  std::vector<Size> sizes;
+  auto fields() const { return std::tie(rule, sizes); }
+};
+absl::Span<const OpDef* const> EinsumOps();
 
 // arithmetic.cc
 absl::Span<const OpDef* const> ArithmeticOps();

@@ -20,8 +20,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/attention/attention.h"
+#include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/rope_scaling.h"
 #include "dtensor/tensor/distributed_tensor.h"
@@ -38,6 +40,21 @@ TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias)
 // redistribute the result anyway, add a bias after that: adding it before would make an all-reduce
 // of what is otherwise one reduce-scatter. Errors: those of Linear.
 absl::StatusOr<bool> LinearIsPartial(const TensorOr& x, const TensorOr& weight);
+
+// A product of one or two tensors by their dimensions' letters, as einsum elsewhere: summed over
+// each letter that the result lacks. `rule` is in the notation of op_rule.h, without marks:
+//
+//   Einsum("b q h d, b k h d -> b h q k", q, k)                    scores of attention
+//   Einsum("... i, (h d) i -> ... h d", x, w, {{"h", 16}})         a projection onto 16 heads
+//   Einsum("b t (h d) -> h t b d", x, {{"h", 16}})                 dimensions split and reordered
+//
+// Letters are words with spaces between them. `sizes` has those that the shapes do not say. The
+// text is the operator's rule: any letter may be sharded; where it is summed, the result is
+// P(sum). A letter that one operand alone has and the result lacks is summed before the product.
+// Errors also for a letter that is twice in one tensor, or in the result alone. For floats.
+TensorOr Einsum(absl::string_view rule, const TensorOr& x, const LetterSizes& sizes = {});
+TensorOr Einsum(absl::string_view rule, const TensorOr& a, const TensorOr& b,
+                const LetterSizes& sizes = {});
 
 // --- Element by element. Several operands broadcast (sizes 1 and missing leading dimensions),
 // "..., ... -> ...". Gradients at 0, infinities and NaN are PyTorch's.

@@ -72,6 +72,75 @@ std::vector<Refusal> Refusals() {
          return MatMul(m.Zeros({2, 1, 3}), m.Zeros({3, 3, 1}));
        },
        {"MatMul", "[2, 1, 3], [3, 3, 1]"}},
+      {"einsum without spaces",
+       [](auto& m) {
+         return Einsum("ij,jk->ik", m.Zeros({2, 3}), m.Zeros({3, 2}));
+       },
+       {"Einsum: \"ij,jk->ik\"", "1 dimension for operand 0", "[2, 3]", "\"i j, j k -> i k\""}},
+      {"einsum without a result",
+       [](auto& m) {
+         return Einsum("i j", m.Zeros({2, 3}));
+       },
+       {"Einsum: op rule \"i j\" needs exactly one '->'"}},
+      {"einsum of two results",
+       [](auto& m) {
+         return Einsum("i j -> i, j", m.Zeros({2, 3}));
+       },
+       {"Einsum", "1 operands and 2 results"}},
+      {"einsum of more operands than it has",
+       [](auto& m) {
+         return Einsum("i j, j k -> i k", m.Zeros({2, 3}));
+       },
+       {"Einsum", "2 operands", "this call has 1"}},
+      {"einsum of a diagonal",
+       [](auto& m) {
+         return Einsum("i i -> i", m.Zeros({2, 2}));
+       },
+       {"Einsum", "'i' twice"}},
+      {"einsum of a letter twice in the result",
+       [](auto& m) { return Einsum("i -> i i", m.Zeros({2})); },
+       {"Einsum", "'i' twice"}},
+      {"einsum of a new letter",
+       [](auto& m) {
+         return Einsum("i -> i j", m.Zeros({2}), {{"j", 3}});
+       },
+       {"Einsum", "'j' in its result alone", "Expand"}},
+      {"einsum with a mark",
+       [](auto& m) {
+         return Einsum("i k:max -> i", m.Zeros({2, 3}));
+       },
+       {"Einsum", "marks 'k'"}},
+      {"einsum with another mark",
+       [](auto& m) {
+         return Einsum("i k! -> i", m.Zeros({2, 3}));
+       },
+       {"Einsum", "marks 'k'"}},
+      {"einsum by values",
+       [](auto& m) {
+         return Einsum("i @v, v d -> i d", m.Zeros({2}), m.Zeros({2, 3}));
+       },
+       {"Einsum", "indices", "Embedding"}},
+      {"einsum of unlike sizes",
+       [](auto& m) {
+         return Einsum("i j, j k -> i k", m.Zeros({2, 3}), m.Zeros({2, 3}));
+       },
+       {"Einsum: operand 1 has size 2 where 'j' is 3"}},
+      {"einsum without a size",
+       [](auto& m) { return Einsum("(h d) -> h d", m.Zeros({6})); },
+       {"Einsum", "how large 'h' is"}},
+      {"einsum of a size that does not divide",
+       [](auto& m) {
+         return Einsum("(h d) -> h d", m.Zeros({6}), {{"h", 4}});
+       },
+       {"Einsum", "no multiple of 4"}},
+      {"einsum of a size for no letter",
+       [](auto& m) {
+         return Einsum("i -> i", m.Zeros({6}), {{"h", 4}});
+       },
+       {"Einsum", "'h', which the rule lacks"}},
+      {"einsum of integers",
+       [](auto& m) { return Einsum("i -> ", m.Zeros({6}, DType::kI32)); },
+       {"Einsum", "i32"}},
       {"bias",
        [](auto& m) {
          return Linear(m.Zeros({2, 3}), m.Zeros({4, 3}), m.Zeros({3}));

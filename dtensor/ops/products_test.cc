@@ -14,8 +14,10 @@
 namespace dtensor {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Pointwise;
 
 TEST(BatchedMatMul, StaysWhereTheBatchIsSplit) {
   OnTwoRanks([](Context& context, const DeviceMesh& mesh) -> absl::Status {
@@ -31,6 +33,109 @@ TEST(BatchedMatMul, StaysWhereTheBatchIsSplit) {
     EXPECT_THAT(GlobalValues(a.grad()), IsOkAndHolds(ElementsAre(3, 7, 3, 7)));
     return absl::OkStatus();
   });
+}
+
+struct EinsumCase {
+  const char* rule;
+  Dims a_shape, b_shape;
+  const char *a, *b, *result;   // layouts
+  const char *a_grad, *b_grad;  // of gradients
+};
+
+// Nothing moves, whichever letter is sharded.
+TEST(Einsum, FollowsItsLetters) {
+  OnTwoRanks([](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const char *scores = "b q h d, b k h d -> b h q k", *heads = "... i, (h d) i -> ... h d";
+    for (const EinsumCase& c : {
+             EinsumCase{scores,
+                        {1, 2, 2, 3},
+                        {1, 3, 2, 3},
+                        "[] [] [tp] []",
+                        "[] [] [tp] []",
+                        "[] [tp] [] []",
+                        "[] [] [tp] []",
+                        "[] [] [tp] []"},
+             EinsumCase{scores,
+                        {1, 2, 2, 3},
+                        {1, 3, 2, 3},
+                        "[] [tp] [] []",
+                        "[] [] [] []",
+                        "[] [] [tp] []",
+                        "[] [tp] [] []",
+                        "[] [] [] [] P(sum: tp)"},
+             EinsumCase{scores,
+                        {1, 2, 2, 4},
+                        {1, 3, 2, 4},
+                        "[] [] [] [tp]",
+                        "[] [] [] [tp]",
+                        "[] [] [] [] P(sum: tp)",
+                        "[] [] [] [tp]",
+                        "[] [] [] [tp]"},
+             EinsumCase{heads,
+                        {2, 3},
+                        {4, 3},
+                        "[] []",
+                        "[tp x 2] []",
+                        "[] [tp] []",
+                        "[] [] P(sum: tp)",
+                        "[tp x 2] []"},
+             EinsumCase{heads,
+                        {2, 3},
+                        {4, 3},
+                        "[tp] []",
+                        "[] []",
+                        "[tp] [] []",
+                        "[tp] []",
+                        "[] [] P(sum: tp)"},
+         }) {
+      const auto make = [&](const char* layout, const Dims& shape, uint64_t seed) {
+        std::vector<double> values(NumElements(shape));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = SmallInteger(TestHash(seed, i, 0));
+        return Make(context, mesh, layout, shape, values);
+      };
+      const LetterSizes sizes = c.rule == heads ? LetterSizes{{"h", 2}} : LetterSizes{};
+      DT_ASSIGN_OR_RETURN(const auto a, make(c.a, c.a_shape, 1));
+      DT_ASSIGN_OR_RETURN(const auto b, make(c.b, c.b_shape, 2));
+      context.communicator().ResetTraffic();
+      DT_ASSIGN_OR_RETURN(const auto y, Einsum(c.rule, a, b, sizes));
+      EXPECT_EQ(Text(y), c.result) << c.rule;
+      EXPECT_TRUE(context.communicator().traffic().empty()) << c.rule;
+      DT_RETURN_IF_ERROR(Backward(Einsum("... -> ", y)));
+      EXPECT_EQ(Text(a.grad()), c.a_grad) << c.rule;
+      EXPECT_EQ(Text(b.grad()), c.b_grad) << c.rule;
+    }
+    return absl::OkStatus();
+  });
+}
+
+// A product in one order of dimensions is that in another, bit for bit; gradients are sums in
+// another order.
+TEST(Einsum, IsTheSameProductAsMatMul) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    const auto make = [&](const Dims& shape, uint64_t seed) -> TensorOr {
+      DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                          RandomNormal(context, DeviceMesh(), Placements{}, shape, {.seed = seed}));
+      DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+      return x;
+    };
+    DT_ASSIGN_OR_RETURN(const auto q, make({2, 5, 3, 8}, 1));
+    DT_ASSIGN_OR_RETURN(const auto k, make({2, 7, 3, 8}, 2));
+    const auto gradients = [&](const TensorOr& y) -> absl::StatusOr<std::vector<double>> {
+      for (DistributedTensor x : {q, k}) x.ClearGrad();
+      DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), {0, 1, 2, 3})));
+      DT_ASSIGN_OR_RETURN(std::vector<double> all, GlobalValues(q.grad()));
+      DT_ASSIGN_OR_RETURN(const std::vector<double> of_k, GlobalValues(k.grad()));
+      all.insert(all.end(), of_k.begin(), of_k.end());
+      return all;
+    };
+    const TensorOr plain = MatMul(Transpose(q, 1, 2), Permute(k, {0, 2, 3, 1}));
+    const TensorOr y = Einsum("b q h d, b k h d -> b h q k", q, k);
+    DT_RETURN_IF_ERROR(y.status());
+    EXPECT_EQ(GlobalValues(*y).value(), GlobalValues(*plain).value());
+    DT_ASSIGN_OR_RETURN(const std::vector<double> want, gradients(plain));
+    EXPECT_THAT(gradients(y), IsOkAndHolds(Pointwise(DoubleNear(1e-4), want)));
+    return absl::OkStatus();
+  }));
 }
 
 struct BiasCase {

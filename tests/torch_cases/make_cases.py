@@ -70,6 +70,25 @@ def case(name, function, *operands):
         tensors[f"{name}/{part}"] = x.detach().clone().contiguous()
 
 
+def einsums():
+    def einsum(text):
+        return lambda *operands: torch.einsum(text, *operands)
+
+    case("einsum_scores", einsum("bqhd,bkhd->bhqk"), randn(2, 3, 2, 4), randn(2, 5, 2, 4))
+    case("einsum_values", einsum("bhqk,bkhd->bqhd"), randn(2, 2, 3, 5), randn(2, 5, 2, 4))
+    case("einsum_heads", lambda x, w: torch.einsum("bti,hdi->bthd", x, w.reshape(3, 2, 4)), randn(2, 3, 4), randn(6, 4))
+    case("einsum_outer", einsum("i,j->ji"), randn(3), randn(4))
+    case("einsum_dots", einsum("bi,bi->b"), randn(5, 3), randn(5, 3))
+    case("einsum_apart", einsum("ijk,lj->kl"), randn(2, 3, 4), randn(5, 3))
+    case("einsum_broadcast", einsum("...i,...ij->...j"), randn(3, 1, 4), randn(2, 4, 5))
+    case("einsum_two_sums", einsum("ijk,kjl->li"), randn(2, 3, 4), randn(4, 3, 5))
+    case("einsum_scalar", einsum("ij,ji->"), randn(3, 4), randn(4, 3))
+    case("einsum_empty", einsum("ij,jk->ki"), randn(3, 0), randn(0, 2))
+    case("einsum_permuted", einsum("ijk->kij"), randn(2, 3, 4))
+    case("einsum_summed", einsum("ijk->j"), randn(2, 3, 4))
+    case("einsum_split", lambda x: x.reshape(3, 2, 4).permute(1, 0, 2), randn(3, 8))
+
+
 def products():
     case("matmul", torch.matmul, randn(3, 4), randn(4, 5))
     case("matmul_outer", torch.matmul, randn(3, 1), randn(1, 5))
@@ -335,7 +354,7 @@ def mixtures():  # the last: what is drawn here changes no other case
 
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds, mixtures):
+                   copies_and_bounds, mixtures, einsums):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

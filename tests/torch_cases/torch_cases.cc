@@ -61,6 +61,32 @@ void AddProducts(std::vector<TorchCases>& all) {
   all.push_back({Names("linear_bias", {"empty"}), &OpNamed("Linear", 1), Ternary(with_bias)});
 }
 
+void AddEinsums(std::vector<TorchCases>& all) {
+  const auto two = [&](const std::string& name, const char* rule, const LetterSizes& sizes = {}) {
+    all.push_back({{name}, &OpNamed("Einsum"), Call([rule, sizes](Operands x) {
+                     return Einsum(rule, x[0], x[1], sizes);
+                   })});
+  };
+  const auto one = [&](const std::string& name, const char* rule, const LetterSizes& sizes = {}) {
+    all.push_back({{name}, &OpNamed("Einsum", 1), Call([rule, sizes](Operands x) {
+                     return Einsum(rule, x[0], sizes);
+                   })});
+  };
+  two("einsum_scores", "b q h d, b k h d -> b h q k");
+  two("einsum_values", "b h q k, b k h d -> b q h d");
+  two("einsum_heads", "... i, (h d) i -> ... h d", {{"h", 3}});
+  two("einsum_outer", "i, j -> j i");
+  two("einsum_dots", "b i, b i -> b");
+  two("einsum_apart", "i j k, l j -> k l");
+  two("einsum_broadcast", "... i, ... i j -> ... j");
+  two("einsum_two_sums", "i j k, k j l -> l i");
+  two("einsum_scalar", "i j, j i -> ");
+  two("einsum_empty", "i j, j k -> k i");
+  one("einsum_permuted", "i j k -> k i j");
+  one("einsum_summed", "i j k -> j");
+  one("einsum_split", "t (h d) -> h t d", {{"h", 2}});
+}
+
 void AddArithmetic(std::vector<TorchCases>& all) {
   const auto scale_by = [](double factor) {
     return Call([factor](Operands x) { return Scale(x[0], factor); });
@@ -283,6 +309,7 @@ void AddTransformers(std::vector<TorchCases>& all) {
 std::vector<TorchCases> AllTorchCases() {
   std::vector<TorchCases> all;
   AddProducts(all);
+  AddEinsums(all);
   AddArithmetic(all);
   AddFunctions(all);
   AddComparisons(all);
