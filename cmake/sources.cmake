@@ -455,6 +455,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/checkpoint/world_content.cc
   dtensor/generation/generate.cc
   dtensor/generation/sampling.cc
+  dtensor/hugging_face/adapter.cc
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
   dtensor/nn/balancing.cc
@@ -467,6 +468,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/kv_cache.cc
   dtensor/nn/latent_attention.cc
   dtensor/nn/layers.cc
+  dtensor/nn/lora.cc
   dtensor/nn/mixture.cc
   dtensor/nn/model_config.cc
   dtensor/nn/module.cc
@@ -524,6 +526,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/checkpoint/training_state.h
   dtensor/generation/generate.h
   dtensor/generation/sampling.h
+  dtensor/hugging_face/adapter.h
   dtensor/hugging_face/load.h
   dtensor/hugging_face/save.h
   dtensor/layout/text_scanner.h
@@ -537,6 +540,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/kv_cache.h
   dtensor/nn/latent_attention.h
   dtensor/nn/layers.h
+  dtensor/nn/lora.h
   dtensor/nn/mixture.h
   dtensor/nn/model_config.h
   dtensor/nn/module.h

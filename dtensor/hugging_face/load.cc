@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "dtensor/hugging_face/model_files.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/nn/state_dict.h"
@@ -24,9 +25,9 @@
 #include "dtensor/tensor/gather_values.h"
 
 namespace dtensor {
+namespace internal {
 namespace {
 
-constexpr absl::string_view kWho = "LoadHuggingFace: ";
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // Tensors in files that are not parameters.
@@ -61,30 +62,33 @@ struct Target {
 // Finds everything that the model has, before anything is read.
 class Matcher {
  public:
-  Matcher(const SafetensorsFolder& folder, Module& model) : folder_(folder) {
+  Matcher(std::string who, const SafetensorsFolder& folder, const ModelFiles& files, Module& model)
+      : who_(std::move(who)), folder_(folder), files_(files) {
     model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
-      for (StoredPart& part : StoredPartsOf(path, parameter)) names_.insert(std::move(part.name));
+      for (StoredPart& part : PartsIn(path, parameter)) names_.insert(std::move(part.name));
     });
   }
 
   absl::Status Add(const std::string& path, Parameter& parameter) {
+    const std::vector<StoredPart> parts = PartsIn(path, parameter);
+    if (parts.empty()) return absl::OkStatus();
     if (!parameter.tensor.defined()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(kWho, "parameter ", path,
+          absl::StrCat(who_, "parameter ", path,
                        " has no memory; Materialize the model, or apply a plan to it"));
     }
     const auto [at, fresh] = index_.emplace(&parameter, targets_.size());
     if (fresh) targets_.push_back({.parameter = &parameter});
     Target& target = targets_[at->second];
     std::vector<Source> sources;
-    for (StoredPart& part : StoredPartsOf(path, parameter)) {
+    for (const StoredPart& part : parts) {
       const auto found = Find(part.name);
       if (found == folder_.tensors().end()) {
         if (target.missing.empty()) target.missing = part.name;
         return absl::OkStatus();
       }
       used_.insert(found->first);
-      sources.push_back({std::move(part), found->first, found->second});
+      sources.push_back({part, found->first, found->second});
     }
     if (target.sources.empty()) target.sources = std::move(sources);
     return absl::OkStatus();
@@ -93,7 +97,7 @@ class Matcher {
   absl::StatusOr<std::vector<Target>> Matched(const LoadHuggingFaceOptions& options) && {
     for (const Target& target : targets_) {
       if (target.sources.empty()) {
-        return InvalidArgument({kWho, "'", folder_.path(), "' has no tensor ", target.missing,
+        return InvalidArgument({who_, "'", folder_.path(), "' has no tensor ", target.missing,
                                 ", which the model has"});
       }
       for (const Source& source : target.sources) {
@@ -105,7 +109,7 @@ class Matcher {
       if (options.allow_others || used_.contains(name) || IsPassedOver(name)) continue;
       const auto begins = [&](absl::string_view path) { return absl::StartsWith(name, path); };
       if (absl::c_any_of(passed_over, begins)) continue;
-      return InvalidArgument({kWho, "'", tensor.file->path(), "' has a tensor ",
+      return InvalidArgument({who_, "'", tensor.file->path(), "' has a tensor ",
                               absl::string_view(name),
                               ", which the model lacks; set allow_others to pass over it"});
     }
@@ -114,6 +118,14 @@ class Matcher {
 
  private:
   using Tensors = std::map<std::string, SafetensorsFolder::Tensor, std::less<>>;
+
+  // The tensors of a parameter that such files have; none, if they have none.
+  std::vector<StoredPart> PartsIn(const std::string& path, const Parameter& parameter) const {
+    if (parameter.is_adapter != files_.adapters) return {};
+    std::vector<StoredPart> parts = StoredPartsOf(path, parameter);
+    for (StoredPart& part : parts) part.name = files_.name(part.name);
+    return parts;
+  }
 
   Tensors::const_iterator Find(absl::string_view name) const {
     const auto exact = folder_.tensors().find(name);
@@ -131,9 +143,9 @@ class Matcher {
     return folder_.tensors().end();
   }
 
-  static absl::Status Check(const Parameter& parameter, const Source& source) {
+  absl::Status Check(const Parameter& parameter, const Source& source) const {
     const auto refuse = [&](absl::string_view what, absl::string_view wanted) {
-      return InvalidArgument({kWho, "'", source.stored.file->path(), "': tensor ",
+      return InvalidArgument({who_, "'", source.stored.file->path(), "': tensor ",
                               absl::string_view(source.name), " is ", what, ", and the model's is ",
                               wanted});
     };
@@ -148,7 +160,9 @@ class Matcher {
     return refuse(info.type, absl::StrCat(ToString(wanted), ", to which it is not converted"));
   }
 
+  const std::string who_;
   const SafetensorsFolder& folder_;
+  const ModelFiles& files_;
   HashMap<const Parameter*, size_t> index_;
   std::vector<Target> targets_;
   std::set<std::string, std::less<>> used_;   // of the files
@@ -249,9 +263,10 @@ class RegionLoader {
   int64_t bytes_read_ = 0;
 };
 
-absl::StatusOr<std::vector<Target>> Match(Module& model, const SafetensorsFolder& folder,
+absl::StatusOr<std::vector<Target>> Match(const std::string& who, Module& model,
+                                          const SafetensorsFolder& folder, const ModelFiles& files,
                                           const LoadHuggingFaceOptions& options) {
-  Matcher matcher(folder, model);
+  Matcher matcher(who, folder, files, model);
   absl::Status status;
   model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     if (status.ok()) status = matcher.Add(path, parameter);
@@ -271,7 +286,7 @@ Context* ContextOf(Module& model) {
 // Checks that all ranks have opened the same files, and that these are still in place: no rank may
 // have the files from before a replacement while another has those from after it. The error names a
 // rank whose files differ from rank 0's.
-absl::Status CheckSame(Context& context, const SafetensorsFolder& folder) {
+absl::Status CheckSame(absl::string_view who, Context& context, const SafetensorsFolder& folder) {
   const absl::StatusOr<std::vector<uint32_t>> crcs = folder.SampledCrc32c();
   DT_RETURN_IF_ERROR(AgreeOn(context, crcs.ok() ? folder.CheckInPlace() : crcs.status()));
   Digest digest;
@@ -279,29 +294,31 @@ absl::Status CheckSame(Context& context, const SafetensorsFolder& folder) {
   DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, digest.value()));
   if (other == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(kWho, "rank ", other, " has other files in '", folder.path(),
+      absl::StrCat(who, "rank ", other, " has other files in '", folder.path(),
                    "' than rank 0; all ranks need the same folder"));
 }
 
 }  // namespace
 
-absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder,
-                                        const LoadHuggingFaceOptions& options) {
+absl::StatusOr<int64_t> LoadFiles(absl::string_view function, Module& model,
+                                  const std::string& folder, const ModelFiles& files,
+                                  const LoadHuggingFaceOptions& options) {
+  const std::string who = absl::StrCat(function, ": ");
   Context* const context = ContextOf(model);
   if (context == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        kWho, "no parameter has memory; Materialize the model, or apply a plan to it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, "no parameter has memory; Materialize the model, or apply a plan to it"));
   }
   const bool is_meta = context->device().is_meta();
   const auto agree = [&](const absl::Status& mine) {
     return is_meta ? mine : AgreeOn(*context, mine);
   };
-  const absl::StatusOr<SafetensorsFolder> opened = SafetensorsFolder::Open(folder);
+  const absl::StatusOr<SafetensorsFolder> opened = SafetensorsFolder::Open(folder, files.weights);
   const absl::StatusOr<std::vector<Target>> targets =
-      opened.ok() ? Match(model, *opened, options) : opened.status();
+      opened.ok() ? Match(who, model, *opened, files, options) : opened.status();
   DT_RETURN_IF_ERROR(agree(targets.status()));
   if (is_meta) return 0;
-  DT_RETURN_IF_ERROR(CheckSame(*context, *opened));
+  DT_RETURN_IF_ERROR(CheckSame(who, *context, *opened));
   absl::Status status;
   for (const Target& target : *targets) {
     if (status.ok()) status = BeforeWrite(target.parameter->tensor);
@@ -313,6 +330,13 @@ absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder
   }
   DT_RETURN_IF_ERROR(agree(status));
   return loader.bytes_read();
+}
+
+}  // namespace internal
+
+absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder,
+                                        const LoadHuggingFaceOptions& options) {
+  return internal::LoadFiles("LoadHuggingFace", model, folder, internal::kWholeModel, options);
 }
 
 }  // namespace dtensor

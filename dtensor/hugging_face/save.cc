@@ -11,6 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "dtensor/hugging_face/model_files.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_folder.h"
@@ -22,10 +24,8 @@
 #include "dtensor/tensor/local_cast.h"
 
 namespace dtensor {
+namespace internal {
 namespace {
-
-constexpr absl::string_view kWho = "SaveHuggingFace: ";
-constexpr absl::string_view kConfigFile = "config.json";
 
 // One path of a parameter, and what is saved under it.
 struct SavedParameter {
@@ -39,26 +39,32 @@ DType TypeOf(const Parameter& parameter, const SaveHuggingFaceOptions& options) 
   return IsFloat(parameter.dtype) ? options.dtype.value_or(parameter.dtype) : parameter.dtype;
 }
 
-absl::StatusOr<std::vector<SavedParameter>> ItemsOf(Module& model,
+absl::StatusOr<std::vector<SavedParameter>> ItemsOf(absl::string_view who, Module& model,
+                                                    const ModelFiles& files,
                                                     const SaveHuggingFaceOptions& options) {
   if (options.max_file_bytes < 1 || (options.dtype && !IsFloat(*options.dtype))) {
-    return InvalidArgument({kWho, "files have at least a byte, and floats a type of floats"});
+    return InvalidArgument({who, "files have at least a byte, and floats a type of floats"});
   }
   std::vector<SavedParameter> items;
   std::string missing;
   model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    if (parameter.is_adapter != files.adapters) return;
     if (!parameter.tensor.defined()) missing = path;
     SavedParameter& item = items.emplace_back(SavedParameter{path, &parameter, {}});
     for (const StoredPart& part : StoredPartsOf(path, parameter)) {
       const DType dtype = TypeOf(parameter, options);
-      item.entries.push_back({part.name, dtype, part.shape});
+      item.entries.push_back({files.name(part.name), dtype, part.shape});
       item.bytes += NumElements(part.shape) * SizeOf(dtype);
     }
   });
-  if (items.empty()) return InvalidArgument({kWho, "the model has no parameters"});
+  if (items.empty()) {
+    return InvalidArgument({who, files.adapters
+                                     ? "no layer of the model has an adapter; AddLora gives them"
+                                     : "the model has no parameters"});
+  }
   if (missing.empty()) return items;
   return absl::FailedPreconditionError(
-      absl::StrCat(kWho, "parameter ", missing, " has no memory; there is nothing to save"));
+      absl::StrCat(who, "parameter ", missing, " has no memory; there is nothing to save"));
 }
 
 using File = std::vector<SavedParameter>;
@@ -77,20 +83,24 @@ std::vector<File> InFiles(std::vector<SavedParameter> items, int64_t max_bytes) 
   return files;
 }
 
-std::string FileName(size_t number, size_t files) {
-  if (files == 1) return std::string(kSafetensorsFile);
-  return absl::StrFormat("model-%05d-of-%05d.safetensors", number + 1, files);
+// "model.safetensors", or "model-00001-of-00002.safetensors".
+std::string FileName(absl::string_view weights, size_t number, size_t files) {
+  if (files == 1) return std::string(weights);
+  absl::ConsumeSuffix(&weights, ".safetensors");
+  return absl::StrFormat("%s-%05d-of-%05d.safetensors", weights, number + 1, files);
 }
+
+std::string IndexName(absl::string_view weights) { return absl::StrCat(weights, ".index.json"); }
 
 // Whether a file with this name would be read instead of what is saved, or belongs to an earlier
 // model.
-bool IsOfModel(absl::string_view name) {
-  if (name == kSafetensorsFile || name == kSafetensorsIndex) return true;
+bool IsOfModel(absl::string_view weights, absl::string_view name) {
+  if (name == weights || name == IndexName(weights)) return true;
   size_t number = 0, files = 0;
   const std::vector<absl::string_view> words = absl::StrSplit(name, absl::ByAnyChar("-."));
   return words.size() == 5 && absl::SimpleAtoi(words[1], &number) &&
          absl::SimpleAtoi(words[3], &files) && number > 0 && files > 1 &&
-         name == FileName(number - 1, files);
+         name == FileName(weights, number - 1, files);
 }
 
 // The whole of `tensor`, on rank `to` only.
@@ -120,8 +130,13 @@ absl::StatusOr<std::vector<std::byte>> BytesOf(const DistributedTensor& tensor, 
 // reported only after all have sent theirs.
 class Writer {
  public:
-  Writer(Context& context, int to, FileSystem& files)
-      : context_(context), files_(files), to_(to), writes_(context.rank() == to) {}
+  Writer(std::string who, absl::string_view weights, Context& context, int to, FileSystem& files)
+      : who_(std::move(who)),
+        weights_(weights),
+        context_(context),
+        files_(files),
+        to_(to),
+        writes_(context.rank() == to) {}
 
   // Collective, as are all of these functions.
   absl::Status Begin(const std::string& folder) {
@@ -142,9 +157,11 @@ class Writer {
       DT_ASSIGN_OR_RETURN(const DistributedTensor whole, WholeOn(to_, item.parameter->tensor));
       if (!writes_) continue;
       DT_ASSIGN_OR_RETURN(const StateDict parts, PartsOf(item.path, *item.parameter, whole));
-      for (const SafetensorsEntry& entry : item.entries) {
+      const std::vector<StoredPart> stored = StoredPartsOf(item.path, *item.parameter);
+      for (size_t i = 0; i < stored.size(); ++i) {
+        const SafetensorsEntry& entry = item.entries[i];
         DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                            BytesOf(parts.at(entry.name), entry.dtype));
+                            BytesOf(parts.at(stored[i].name), entry.dtype));
         if (file && wrong.ok()) {
           wrong = OfTensor(entry.name, file->Append(bytes.data(), bytes.size()));
         }
@@ -159,14 +176,17 @@ class Writer {
     for (const auto& [name, text] : texts) {
       if (writes_ && status.ok()) status = WriteText(files_, PathOf(name), text);
     }
-    if (writes_ && status.ok()) status = folder_->Commit(IsOfModel);
+    if (writes_ && status.ok()) {
+      status =
+          folder_->Commit([this](absl::string_view name) { return IsOfModel(weights_, name); });
+    }
     return Agree(status);
   }
 
  private:
   absl::Status Agree(const absl::Status& mine) {
     if (mine.ok()) return AgreeOn(context_, mine);
-    return AgreeOn(context_, absl::Status(mine.code(), absl::StrCat(kWho, mine.message())));
+    return AgreeOn(context_, absl::Status(mine.code(), absl::StrCat(who_, mine.message())));
   }
   std::string PathOf(absl::string_view name) const {
     return absl::StrCat(folder_->path(), "/", name);
@@ -186,6 +206,8 @@ class Writer {
     return file->Append(begin.data(), begin.size());
   }
 
+  const std::string who_;
+  const absl::string_view weights_;
   Context& context_;
   FileSystem& files_;
   const int to_;
@@ -194,46 +216,65 @@ class Writer {
 };
 
 // The files that are not tensors. Errors: what save.h says about `others`.
-absl::StatusOr<std::map<std::string, std::string>> TextsOf(const SaveHuggingFaceOptions& options) {
+absl::StatusOr<std::map<std::string, std::string>> TextsOf(absl::string_view who,
+                                                           const ModelFiles& files,
+                                                           const SaveHuggingFaceOptions& options) {
   std::map<std::string, std::string> texts = options.others;
   for (const auto& [name, text] : options.others) {
     const bool is_name = !name.empty() && name != "." && name != ".." &&
                          name.find_first_of(std::string("/\0", 2)) == name.npos;
-    if (is_name && !IsOfModel(name) && name != kConfigFile) continue;
+    if (is_name && !IsOfModel(files.weights, name) && name != files.config) continue;
     return InvalidArgument(
-        {kWho, "others: '", name, "' is no name of a file beside those that ", "are written"});
+        {who, "others: '", name, "' is no name of a file beside those that ", "are written"});
   }
-  if (!options.config.empty()) texts[std::string(kConfigFile)] = options.config;
+  if (!options.config.empty()) texts[std::string(files.config)] = options.config;
   return texts;
 }
 
 }  // namespace
 
-absl::Status SaveHuggingFace(Module& model, const std::string& folder,
-                             const SaveHuggingFaceOptions& options) {
-  DT_ASSIGN_OR_RETURN(std::vector<SavedParameter> items, ItemsOf(model, options));
-  DT_ASSIGN_OR_RETURN(auto texts, TextsOf(options));
+absl::Status SaveFiles(absl::string_view function, Module& model, const std::string& folder,
+                       const ModelFiles& files, const SaveHuggingFaceOptions& options) {
+  const std::string who = absl::StrCat(function, ": ");
+  DT_ASSIGN_OR_RETURN(std::vector<SavedParameter> items, ItemsOf(who, model, files, options));
+  DT_ASSIGN_OR_RETURN(auto texts, TextsOf(who, files, options));
   const DistributedTensor& first = items[0].parameter->tensor;
   Context& context = first.context();
   if (context.device().is_meta()) {
-    return absl::FailedPreconditionError(absl::StrCat(kWho, "there are no values on meta"));
+    return absl::FailedPreconditionError(absl::StrCat(who, "there are no values on meta"));
   }
-  Writer writer(context, first.mesh().RankOf(0),
+  Writer writer(who, files.weights, context, first.mesh().RankOf(0),
                 options.files != nullptr ? *options.files : FileSystem::OfThisMachine());
   DT_RETURN_IF_ERROR(writer.Begin(folder));
-  const std::vector<File> files = InFiles(std::move(items), options.max_file_bytes);
+  const std::vector<File> in_files = InFiles(std::move(items), options.max_file_bytes);
   std::map<std::string, std::string> index;
   int64_t bytes = 0;
-  for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name = FileName(i, files.size());
-    DT_RETURN_IF_ERROR(writer.WriteTensors(name, files[i]));
-    for (const SavedParameter& item : files[i]) {
+  for (size_t i = 0; i < in_files.size(); ++i) {
+    const std::string name = FileName(files.weights, i, in_files.size());
+    DT_RETURN_IF_ERROR(writer.WriteTensors(name, in_files[i]));
+    for (const SavedParameter& item : in_files[i]) {
       bytes += item.bytes;
       for (const SafetensorsEntry& entry : item.entries) index[entry.name] = name;
     }
   }
-  if (files.size() > 1) texts[std::string(kSafetensorsIndex)] = SafetensorsIndexText(index, bytes);
+  if (in_files.size() > 1) texts[IndexName(files.weights)] = SafetensorsIndexText(index, bytes);
   return writer.Finish(texts);
+}
+
+}  // namespace internal
+
+absl::Status SaveHuggingFace(Module& model, const std::string& folder,
+                             const SaveHuggingFaceOptions& options) {
+  std::string adapter;
+  model.VisitParameters([&](const std::string& path, const Parameter& parameter) {
+    if (parameter.is_adapter) adapter = path;
+  });
+  if (!adapter.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SaveHuggingFace: ", adapter,
+        " is of an adapter, which a model's files lack; MergeLora first, or SaveAdapter"));
+  }
+  return internal::SaveFiles("SaveHuggingFace", model, folder, internal::kWholeModel, options);
 }
 
 }  // namespace dtensor

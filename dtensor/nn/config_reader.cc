@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 #include "nlohmann/json.hpp"
@@ -80,6 +81,8 @@ class ConfigParser : public nlohmann::json_sax<json> {
     auto& list = std::get<ConfigReader::List>(reader_.members_[NameOf(keys_.size() - 1)]);
     if (const auto* const whole = std::get_if<int64_t>(&value)) {
       list.numbers.push_back(*whole);
+    } else if (const auto* const text = std::get_if<std::string>(&value)) {
+      list.texts.push_back(*text);
     } else {
       list.has_others = true;
     }
@@ -216,11 +219,25 @@ void ConfigReader::Never(absl::string_view name, absl::string_view why) {
   if (Has(name)) Refuse(name, why);
 }
 
+void ConfigReader::NoMembers(absl::string_view name, absl::string_view why) {
+  const std::string prefix = absl::StrCat(name, ".");
+  const auto first = members_.lower_bound(prefix);
+  if (first != members_.end() && absl::StartsWith(first->first, prefix)) Refuse(first->first, why);
+}
+
 std::vector<int64_t> ConfigReader::Indices(absl::string_view name, int64_t size) {
   const List list = Get<List>(name, {}, "give a list");
   const auto fits = [&](int64_t i) { return 0 <= i && i < size; };
-  if (!list.has_others && absl::c_all_of(list.numbers, fits)) return list.numbers;
+  const bool whole = !list.has_others && list.texts.empty();
+  if (whole && absl::c_all_of(list.numbers, fits)) return list.numbers;
   Refuse(name, absl::StrCat("give a list of whole numbers from 0 to ", size - 1));
+  return {};
+}
+
+std::vector<std::string> ConfigReader::Texts(absl::string_view name) {
+  const List list = Get<List>(name, {}, "give a list");
+  if (!list.has_others && list.numbers.empty()) return list.texts;
+  Refuse(name, "give a list of texts");
   return {};
 }
 

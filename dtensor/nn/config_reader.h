@@ -57,6 +57,8 @@ class ConfigReader {
   std::string Text(absl::string_view name, absl::string_view if_missing);
   // A list of whole numbers from 0 to size - 1. If it is missing, it is empty.
   std::vector<int64_t> Indices(absl::string_view name, int64_t size);
+  // A list of texts. If it is missing, it is empty.
+  std::vector<std::string> Texts(absl::string_view name);
   // A name of gelu_mlp.h.
   GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
   bool Has(absl::string_view name) const;     // it exists and is not null
@@ -70,7 +72,8 @@ class ConfigReader {
   // what a missing member means. `why` is a clause.
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);
   void OnlyText(absl::string_view name, absl::string_view only, absl::string_view why);
-  void Never(absl::string_view name, absl::string_view why);  // any value but null
+  void Never(absl::string_view name, absl::string_view why);      // any value but null
+  void NoMembers(absl::string_view name, absl::string_view why);  // an object that has members
   // The same, with the caller's own text.
   void Refuse(absl::string_view name, absl::string_view why);
 
@@ -81,7 +84,8 @@ class ConfigReader {
   struct Object {};  // its members have entries of their own
   struct List {
     std::vector<int64_t> numbers;
-    bool has_others = false;  // elements that are no whole numbers
+    std::vector<std::string> texts;
+    bool has_others = false;  // elements that are neither whole numbers nor texts
   };
   // Numbers that are whole and fit are int64_t.
   using Value = std::variant<std::nullptr_t, bool, int64_t, double, std::string, Object, List>;

@@ -62,17 +62,40 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use,
   if (use == Bias::kReturned) SetResults({"y", "bias"});
 }
 
+void LinearLayer::SetAdapter(Adapter adapter) {
+  DT_REQUIRE(!adapter_, "LinearLayer::SetAdapter: there is an adapter; remove it first");
+  AddParameter("lora_A", adapter.a, {DimRole::kOther, DimRole::kInput});
+  AddParameter("lora_B", adapter.b, {DimRole::kOutput, DimRole::kOther});
+  adapter_ = std::move(adapter);
+}
+
+void LinearLayer::RemoveAdapter() {
+  RemoveParameter("lora_A");
+  RemoveParameter("lora_B");
+  adapter_.reset();
+}
+
+TensorOr LinearLayer::Adapted(const TensorOr& y, const DistributedTensor& x) const {
+  if (!adapter_) return y;
+  const auto& [a, b, scale, dropout] = *adapter_;
+  const bool drops = training() && dropout != 0;
+  const TensorOr kept = drops ? Dropout(x, dropout, x.context().NextSeed()) : TensorOr(x);
+  const TensorOr low = Scale(Linear(kept, a->ValueOn(x.mesh())), scale);
+  return Add(y, Linear(low, b->ValueOn(x.mesh())));
+}
+
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
   const TensorOr weight = weight_->ValueOn(x.mesh());
-  if (bias_ == nullptr) return Linear(x, weight);
+  if (bias_ == nullptr) return Adapted(Linear(x, weight), x);
   DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
-  return partial ? Linear(x, weight) : Linear(x, weight, bias_->ValueOn(x.mesh()));
+  return Adapted(partial ? Linear(x, weight) : Linear(x, weight, bias_->ValueOn(x.mesh())), x);
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
   if (result_names().size() == 1) return Module::ForwardAll(operands);
-  DT_ASSIGN_OR_RETURN(DistributedTensor y,
-                      Linear(operands[0], weight_->ValueOn(operands[0].mesh())));
+  DT_ASSIGN_OR_RETURN(
+      DistributedTensor y,
+      Adapted(Linear(operands[0], weight_->ValueOn(operands[0].mesh())), operands[0]));
   DT_ASSIGN_OR_RETURN(DistributedTensor bias, bias_->ValueOn(operands[0].mesh()));
   return std::vector<DistributedTensor>{std::move(y), std::move(bias)};
 }
@@ -87,7 +110,8 @@ Conv1dLayer::Conv1dLayer(int64_t in, int64_t out, double stddev, Units units)
                   Bias::kAdded, {DimRole::kInput, DimRole::kOutput}) {}
 
 TensorOr Conv1dLayer::Forward(const DistributedTensor& x) {
-  DT_ASSIGN_OR_RETURN(const DistributedTensor y, MatMul(x, weight()->ValueOn(x.mesh())));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y,
+                      Adapted(MatMul(x, weight()->ValueOn(x.mesh())), x));
   return y.layout().is_partial() ? y : Add(y, bias()->ValueOn(x.mesh()));
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "dtensor/nn/kv_cache.h"
@@ -44,6 +45,20 @@ class LinearLayer : public Module {
   explicit LinearLayer(ParameterPtr weight, ParameterPtr bias = nullptr, Bias use = Bias::kAdded);
   const ParameterPtr& weight() const { return weight_; }
   const ParameterPtr& bias() const { return bias_; }  // null: none
+  LinearLayer* linear() override { return this; }
+  // Which dimension of the weight is `out`; the other is `in`.
+  int out_dim() const { return own_parameters()[0].roles[0] == DimRole::kOutput ? 0 : 1; }
+
+  // Matrices a [r, in] and b [out, r] beside the weight (lora.h): scale (x a^T) b^T is added to the
+  // product. In training, x is dropped out on its way to a.
+  struct Adapter {
+    ParameterPtr a, b;
+    double scale = 1, dropout = 0;
+  };
+  const std::optional<Adapter>& adapter() const { return adapter_; }
+  // Adds the matrices to the layer's parameters as "lora_A" and "lora_B". Requires: there is none.
+  void SetAdapter(Adapter adapter);
+  void RemoveAdapter();
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
@@ -51,9 +66,12 @@ class LinearLayer : public Module {
   TensorOr Finish(const DistributedTensor& y, const Spec& computed) override;
   // `roles`: those of the weight's dimensions.
   LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use, std::vector<DimRole> roles);
+  // y plus the adapter's product; y if there is no adapter.
+  TensorOr Adapted(const TensorOr& y, const DistributedTensor& x) const;
 
  private:
   const ParameterPtr weight_, bias_;
+  std::optional<Adapter> adapter_;
 };
 
 // The same with a weight [in, out], y = x weight + bias. Hugging Face calls this Conv1D;

@@ -259,8 +259,9 @@ RecomputedFunction Module::AsItTrains(RecomputedFunction run) {
 }
 
 void Module::SkipFirstValues() {
-  VisitParameters(
-      [](const std::string&, Parameter& parameter) { parameter.init = ParameterInit::None(); });
+  VisitParameters([](const std::string&, Parameter& parameter) {
+    if (!parameter.is_adapter) parameter.init = ParameterInit::None();
+  });
 }
 
 void Module::SetDType(DType dtype) {
@@ -302,6 +303,12 @@ void Module::AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRol
   DT_REQUIRE(buffer != nullptr, "Module::AddBuffer: the buffer is null");
   buffer->trained = false;
   AddParameter(std::move(name), std::move(buffer), std::move(roles));
+}
+
+void Module::RemoveParameter(absl::string_view name) {
+  const auto is_it = [&](const OwnParameter& own) { return own.name == name; };
+  parameters_.erase(std::remove_if(parameters_.begin(), parameters_.end(), is_it),
+                    parameters_.end());
 }
 
 void Module::SetOperands(std::vector<std::string> names) {

@@ -74,6 +74,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct AttentionOptions;  // attention.h
 struct KvCacheSlot;       // kv_cache.h
+class LinearLayer;        // layers.h
 
 // What a dimension of a parameter means to a module that has it. A shared parameter may mean
 // different things to its modules: an embedding's rows are the output features of the head tied to
@@ -139,7 +140,7 @@ class Module {
   // Sets the type of all parameters but those that keep theirs (Parameter::keeps_dtype). Requires:
   // none is materialized.
   void SetDType(DType dtype);
-  // Skips the initialization of all parameters, since all will be loaded.
+  // Skips the initialization of all parameters but adapters' (lora.h), since all will be loaded.
   void SkipFirstValues();
 
   // --- What the module is.
@@ -149,6 +150,8 @@ class Module {
   const std::vector<std::string>& result_names() const { return results_; }
   // The options of the attention in its Forward, if it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
+  // Itself, if it is a linear layer; else null.
+  virtual LinearLayer* linear() { return nullptr; }
   // The number of ids that it has a row for, if it is an embedding of ids; else 0.
   virtual int64_t num_ids() const { return 0; }
   // Not null if it takes part in decoding with a cache of keys and values (kv_cache.h).
@@ -217,6 +220,8 @@ class Module {
   void AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles = {});
   // The same for a buffer, which is not trained.
   void AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles = {});
+  // Does nothing if there is none of this name.
+  void RemoveParameter(absl::string_view name);
 
  private:
   using ModuleVisitor = std::function<void(const std::string&, Module&)>;

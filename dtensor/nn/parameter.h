@@ -100,6 +100,8 @@ struct Parameter {
   bool keeps_dtype = false;  // Module::SetDType leaves it as it is
   // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.
   bool trained = true;
+  // Whether it is of an adapter (lora.h): files with a model's weights lack it.
+  bool is_adapter = false;
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
   int64_t unit(int dim, int64_t shards) const;  // the unit if `dim` is cut into so many shards

@@ -17,7 +17,9 @@
 namespace dtensor::internal {
 namespace {
 
-bool Has(const TensorLetters& letters, int letter) { return absl::c_linear_search(letters, letter); }
+bool Has(const TensorLetters& letters, int letter) {
+  return absl::c_linear_search(letters, letter);
+}
 
 // The letters for which `keeps` holds.
 template <typename Keeps>

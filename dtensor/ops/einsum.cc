@@ -49,8 +49,7 @@ absl::StatusOr<std::shared_ptr<const OpState>> EinsumPrepare(const OpStateReques
   for (const RuleTerm& term : rule.operands()) state->operands.push_back(LettersOf(term));
   state->result = LettersOf(rule.results()[0]);
   for (size_t l = 0; l < rule.letters().size(); ++l) {
-    DT_ASSIGN_OR_RETURN(const Layout letter,
-                        Layout::Create(mesh, {request.assignment.letters[l]}));
+    DT_ASSIGN_OR_RETURN(const Layout letter, Layout::Create(mesh, {request.assignment.letters[l]}));
     const int64_t size = request.rule.letter_size(static_cast<int>(l));
     state->sizes.push_back(letter.LocalShape({size}, request.rank)[0]);
   }

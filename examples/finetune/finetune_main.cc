@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/examples/generate/model.h"
 #include "dtensor/examples/training/program.h"
+#include "dtensor/hugging_face/adapter.h"
 #include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_folder.h"
@@ -29,6 +31,11 @@ using training::TrainingProgram;
 struct Flags {
   ProgramFlags common;
   std::string model = generate::DefaultModelFolder(), out;
+  LoraOptions lora = {.rank = 0};  // 0: all weights are trained
+  double lora_alpha = 0;           // 0: the rank
+  std::string adapter, adapter_out;
+
+  bool has_adapters() const { return lora.rank > 0 || !adapter.empty(); }
 };
 
 // Defaults for a model that is already trained, and a machine with a few cores.
@@ -49,6 +56,22 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--out", flags.out,
                  "write the model that comes of it into this Hugging Face folder, as a whole")
       ->type_name("FOLDER");
+  app.add_option("--lora-rank", flags.lora.rank,
+                 "train adapters of this rank in place of the weights; 0: the weights")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--lora-alpha", flags.lora_alpha,
+                 "adapters are multiplied by this, divided by their rank (default: the rank)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lora-layers", flags.lora.layers, "names of the layers that get adapters")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--adapter", flags.adapter, "begin with the adapters of this folder of PEFT's")
+      ->excludes("--lora-rank")
+      ->type_name("FOLDER");
+  app.add_option("--adapter-out", flags.adapter_out,
+                 "write the adapters into this folder, as PEFT has them")
+      ->type_name("FOLDER");
 }
 
 // --- What differs from training a LLaMA from scratch.
@@ -66,12 +89,43 @@ absl::Status ReadModel(const ModelFiles& files, TrainConfig& config) {
                           files.folder, "' has positions for ", absl::StrCat(files.positions)});
 }
 
+absl::Status ReadAdapters(const Flags& flags, TrainConfig& config) {
+  if (!flags.has_adapters()) {
+    if (flags.adapter_out.empty()) return absl::OkStatus();
+    return InvalidArgument({"--adapter-out: there are no adapters; give --lora-rank or --adapter"});
+  }
+  config.adapter = flags.adapter;
+  config.lora = flags.lora;
+  config.lora->alpha =
+      flags.lora_alpha > 0 ? flags.lora_alpha : static_cast<double>(flags.lora.rank);
+  if (flags.adapter.empty()) return absl::OkStatus();
+  const absl::StatusOr<LoraOptions> read = ReadLoraOptions(flags.adapter);
+  if (!read.ok()) return InvalidArgument({"--adapter: ", read.status().message()});
+  config.lora = *read;
+  return absl::OkStatus();
+}
+
 // Before training: checks whether the folder could be created, or replaced, now.
-absl::Status CheckOut(const std::string& out) {
+absl::Status CheckOut(absl::string_view flag, const std::string& out) {
   if (out.empty() || !IsSpeaker()) return absl::OkStatus();
   const absl::Status made = AtomicFolder::Create(FileSystem::OfThisMachine(), out).status();
   if (made.ok()) return made;
-  return InvalidArgument({"--out: ", made.message()});
+  return InvalidArgument({flag, ": ", made.message()});
+}
+
+// After training. Adapters are a part of the model that is written.
+absl::Status Write(Module& model, const Flags& flags, const ModelFiles& files,
+                   const std::optional<LoraOptions>& lora) {
+  if (!flags.adapter_out.empty()) {
+    DT_RETURN_IF_ERROR(
+        SaveAdapter(model, flags.adapter_out, {.config = LoraToJson(*lora, flags.model)}));
+  }
+  if (flags.out.empty()) return absl::OkStatus();
+  if (lora) DT_RETURN_IF_ERROR(MergeLora(model));
+  SaveHuggingFaceOptions options;
+  options.config = files.config;
+  options.others["tokenizer.json"] = files.tokens;
+  return SaveHuggingFace(model, flags.out, options);
 }
 
 absl::StatusOr<Corpus> LoadText(const ModelFiles& files, const std::string& path,
@@ -93,23 +147,20 @@ int RunProgram(const CLI::App& app, Flags& flags) {
     files =
         absl::Status(files.status().code(), absl::StrCat("--model: ", files.status().message()));
   }
+  std::optional<LoraOptions> lora;
   TrainingProgram program;
   program.read_model = [&](TrainConfig& config) {
     DT_RETURN_IF_ERROR(files.status());
-    DT_RETURN_IF_ERROR(CheckOut(flags.out));
+    DT_RETURN_IF_ERROR(CheckOut("--out", flags.out));
+    DT_RETURN_IF_ERROR(CheckOut("--adapter-out", flags.adapter_out));
+    DT_RETURN_IF_ERROR(ReadAdapters(flags, config));
+    lora = config.lora;
     return ReadModel(*files, config);
   };
   program.load_text = [&](const std::string& path, const TrainConfig& config) {
     return LoadText(*files, path, config);
   };
-  if (!flags.out.empty()) {
-    flags.common.options.finish = [&](Module& model) {
-      SaveHuggingFaceOptions options;
-      options.config = files->config;
-      options.others["tokenizer.json"] = files->tokens;
-      return SaveHuggingFace(model, flags.out, options);
-    };
-  }
+  flags.common.options.finish = [&](Module& model) { return Write(model, flags, *files, lora); };
   return training::RunProgram(app, flags.common, program);
 }
 

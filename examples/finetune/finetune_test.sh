@@ -84,6 +84,29 @@ for type in mistral qwen2 qwen3; do
   text "$type.out" tp=2 >one && grep -q '^in the' one || fail "no text of $type: $(cat out one)"
 done
 
+# Adapters: two runs, the second with those of the first, on other ranks; the models that come of them write.
+lora=(--model=base --text=text --seq=16 --batch=4 --warmup=2 --lr=5e-2)
+"$finetune" "${lora[@]}" --steps=12 --mesh=dp=2 --plan=fsdp --lora-rank=4 --lora-alpha=8 --lora-layers=q_proj,down_proj \
+  --adapter-out=adapter --out=adapted --report=adapted.json >out 2>&1 || fail "adapters: $(cat out)"
+"$finetune" "${lora[@]}" --steps=12 --mesh=tp=2 --adapter=adapter --adapter-out=adapter2 --out=adapted2 --report=adapted2.json >out 2>&1 ||
+  fail "adapters once more: $(cat out)"
+paste -d' ' <(losses adapted.json | sed -n '1p;$p' | paste -sd' ') <(losses adapted2.json | sed -n '1p;$p' | paste -sd' ') |
+  awk '{ exit !($2 < $1 - 0.2 && $3 < $1 - 0.2 && $4 < $2) }' ||
+  fail "adapters do not learn: $(losses adapted.json | paste -sd' '), $(losses adapted2.json | paste -sd' ')"
+cmp -s adapter/adapter_model.safetensors adapter2/adapter_model.safetensors && fail "the same adapters"
+for folder in adapter adapter2; do
+  [[ $(ls "$folder" | paste -sd' ') == "adapter_config.json adapter_model.safetensors" ]] || fail "$folder: $(ls "$folder")"
+done
+for folder in adapted adapted2; do
+  [[ $(ls "$folder" | paste -sd' ') == "config.json model.safetensors tokenizer.json" ]] || fail "$folder: $(ls "$folder")"
+  text "$folder" tp=2 >one && grep -q '^in the' one || fail "no text of $folder: $(cat out one)"
+done
+# Resumed, an adapter goes on as if nothing had been.
+"$finetune" "${lora[@]}" --mesh=tp=2 --lora-rank=2 --steps=3 --save=lora.run >out 2>&1 || fail "$(cat out)"
+"$finetune" "${lora[@]}" --steps=6 --mesh=tp=2 --lora-rank=2 --save=lora.run --resume --adapter-out=resumed.adapter >out 2>&1 || fail "$(cat out)"
+"$finetune" "${lora[@]}" --steps=6 --mesh=tp=2 --lora-rank=2 --adapter-out=whole.adapter >out 2>&1 || fail "$(cat out)"
+cmp resumed.adapter/adapter_model.safetensors whole.adapter/adapter_model.safetensors || fail "a resumed adapter is another"
+
 # refuses WORDS ARG...: status 2, and one line.
 refuses() {
   local words=$1 status
@@ -106,6 +129,12 @@ sed -i 's/"intermediate_size": 48/"intermediate_size": 40/' other/config.json
 refuses "and config.json has a vocab_size of 200" --seq=16 --model=small
 refuses "mlp.gate_proj.weight is [48, 32], and the model's is [40, 32]" --seq=16 --model=other
 refuses "--out: " --seq=16 --model=base --out=base/config.json/in
+refuses "--adapter-out: there are no adapters" --seq=16 --model=base --adapter-out=none
+refuses "cannot read 'nowhere/adapter_config.json'" --seq=16 --model=base --adapter=nowhere
+refuses "there is no linear layer 'c_attn'; there are" --seq=16 --model=base --lora-rank=2 --lora-layers=c_attn
+refuses "--lora-alpha: the run in 'lora.run' was begun with 2, not 5" --seq=16 --model=base --mesh=tp=2 --warmup=2 --save=lora.run \
+  --resume --lora-rank=2 --lora-alpha=5
+refuses "excludes" --seq=16 --model=base --adapter=adapter --lora-rank=2
 refuses 'preset "tpp"' --seq=16 --model=base --plan=tpp
 refuses "--seed: the run in 'run' was begun with 1, not 7" --seq=16 --model=base --save=run --resume --seed=7 "${same[@]}"
 ((failures == 0)) && echo "killed at $begin of $steps steps; all passed"

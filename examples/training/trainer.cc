@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/hugging_face/adapter.h"
 #include "dtensor/hugging_face/load.h"
 #include "dtensor/nn/balancing.h"
 #include "dtensor/nn/model_config.h"
@@ -139,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config, boo
   }
   if (config.pretrained) model->SkipFirstValues();
   model->SetDType(config.dtype);
+  if (config.lora) DT_RETURN_IF_ERROR(AddLora(*model, *config.lora));
   return model;
 }
 
@@ -179,7 +181,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
 absl::Status Trainer::Begin() {
   context_.random() = {.seed = config_.seed};  // of dropout
   if (!config_.pretrained) return absl::OkStatus();
-  return LoadHuggingFace(*model_, config_.pretrained->folder).status();
+  DT_RETURN_IF_ERROR(LoadHuggingFace(*model_, config_.pretrained->folder).status());
+  return config_.adapter.empty() ? absl::OkStatus()
+                                 : LoadAdapter(*model_, config_.adapter).status();
 }
 
 absl::Status Trainer::CheckSize(absl::Span<const int32_t> tokens) const {
@@ -261,6 +265,7 @@ TrainingState Trainer::State() {
                    {"batch", absl::StrCat(config_.batch)},
                    {"seq", absl::StrCat(config_.sequence)},
                    {"text", absl::StrCat(config_.text_digest)},
+                   {"lora-alpha", config_.lora ? absl::StrCat(config_.lora->alpha) : "none"},
                    {"mesh", config_.mesh.ToString()}};
   if (const absl::StatusOr<ParallelPlan> plan = MakePlan(config_); plan.ok()) {
     state.plan = plan->ToString();
@@ -276,7 +281,7 @@ absl::Status Trainer::Resume(const std::string& folder) {
   TrainingState state = State();
   const auto mine = state.entries;
   DT_RETURN_IF_ERROR(LoadCheckpoint(context_, folder, state).status());
-  for (const char* name : {"seed", "batch", "seq", "text"}) {
+  for (const char* name : {"seed", "batch", "seq", "text", "lora-alpha"}) {
     const auto saved = state.entries.find(name);
     // Earlier versions did not save all of them.
     if (saved == state.entries.end() || saved->second == mine.at(name)) continue;
@@ -284,7 +289,7 @@ absl::Status Trainer::Resume(const std::string& folder) {
     const std::string begun =
         is_text ? "another" : absl::StrCat(saved->second, ", not ", mine.at(name));
     return InvalidArgument({"--", name, ": the run in '", folder, "' was begun with ", begun,
-                            "; its batches depend on it"});
+                            "; what it trains, and on what, depends on it"});
   }
   step_ = state.step;
   return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "dtensor/checkpoint/save.h"
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/transformer.h"
@@ -44,6 +45,10 @@ struct TrainConfig {
   std::vector<std::string> recompute;
   TransformerConfig model;                    // with random weights
   std::optional<PretrainedModel> pretrained;  // used instead of `model`
+  // Adapters that are trained in place of the weights (lora.h), and the folder of those to begin
+  // with; empty: new ones. For pretrained models.
+  std::optional<LoraOptions> lora;
+  std::string adapter;
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
   // Parts of a batch, which go through a pipeline one after the other. Without stages, forward and

@@ -6,7 +6,10 @@
 
 #include "absl/status/status.h"
 #include "dtensor/checkpoint/training_state.h"
+#include "dtensor/hugging_face/adapter.h"
 #include "dtensor/hugging_face/load.h"
+#include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/lr_schedule.h"
@@ -30,6 +33,12 @@ absl::Status Generation(Context& context, const std::string& config_json, const 
 absl::Status Load(Context& context, const std::string& config, const DeviceMesh& mesh,
                   const ParallelPlan& plan) {
 #include "tests/fragments/load.inc"
+  return absl::OkStatus();
+}
+
+absl::Status Lora(Context& context, const std::unique_ptr<Module>& model, const ParallelPlan& plan,
+                  const DeviceMesh& mesh, const std::string& folder, const std::string& config) {
+#include "tests/fragments/lora.inc"
   return absl::OkStatus();
 }
 

@@ -15,7 +15,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/layout/digest.h"
 #include "dtensor/nn/balancing.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/state_dict.h"
@@ -26,25 +25,13 @@
 #include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/hugging_face/formula.h"
 #include "dtensor/tests/torch_cases/stored_case.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
-
-// make_cases.py's: n numbers in [-1, 1), exact in f32, by the name.
-std::vector<double> Formula(absl::string_view name, int64_t n) {
-  const uint64_t hash = Fnv1a(name);
-  std::vector<double> values;
-  for (int64_t i = 0; i < n; ++i) {
-    uint64_t z = hash + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    values.push_back(static_cast<double>((z ^ z >> 31) >> 40) / (1 << 23) - 1);
-  }
-  return values;
-}
 
 // By the names that files have: one after the other of a parameter that has parts there.
 std::vector<double> FormulaOf(const std::string& path, const Parameter& parameter) {

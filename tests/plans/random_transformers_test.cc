@@ -1,11 +1,13 @@
 // Random Transformers by random presets: losses, router sums, gradients and weights after steps of
 // AdamW are those of one rank. Random are the model (heads, windows, norms, scalings of positions,
-// tied weights, experts, shared experts, layers without experts), the mesh and what each axis does,
-// the micro-batches and how they go through a pipeline, and what is recomputed. DTENSOR_SECONDS
+// tied weights, experts, shared experts, layers without experts), whether adapters train in place
+// of its weights, the mesh and what each axis does, the micro-batches and how they go through a
+// pipeline, and what is recomputed. DTENSOR_SECONDS
 // sets how long the slow test runs; a failure names the seed.
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/nn/balancing.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"
@@ -41,6 +45,7 @@ struct Program {
   bool by_pipeline = false;  // RunPipeline; else Backward of the sum of all losses
   ParallelPlanOptions options = {.seed = 3, .allow_uneven = true};
   int64_t bucket_bytes = 0;
+  LoraOptions lora = {.layers = {}};  // without layers: none
 
   std::string ToString() const {
     return absl::StrCat(
@@ -53,7 +58,8 @@ struct Program {
         ", rotated ", config.rotary_dim, ", scale ", config.attention_scale,
         config.tie_embeddings ? ", tied" : "", "; batch ", batch, ", sequence ", sequence,
         ", micro-batches ", micro_batches, by_pipeline ? " by 1F1B" : "",
-        "; recomputed: ", absl::StrJoin(options.recompute, " "));
+        "; recomputed: ", absl::StrJoin(options.recompute, " "),
+        "; adapters: ", absl::StrJoin(lora.layers, " "));
   }
 };
 
@@ -148,6 +154,24 @@ void ChoosePlan(TestRandom& choices, Program& program) {
   program.pattern = choices.Of({"zigzag", "ring", "striped", "ulysses"});
 }
 
+// Of some of the linear layers, not of a head that shares its weight.
+void ChooseAdapters(TestRandom& choices, Program& program) {
+  if (!choices.Chance(30)) return;
+  program.lora.rank = choices.Of<int64_t>({1, 3});
+  program.lora.alpha = 2;
+  program.lora.rank_stabilized = choices.Coin();
+  std::set<std::string> names;
+  Transformer model(program.config);
+  model.VisitModules([&](const std::string& path, Module& module) {
+    if (module.linear() == nullptr) return;
+    const bool is_tied = program.config.tie_embeddings && path == "lm_head";
+    if (!is_tied) names.insert(path.substr(path.rfind('.') + 1));
+  });
+  for (const std::string& name : names) {
+    if (choices.Coin()) program.lora.layers.push_back(name);
+  }
+}
+
 Program RandomProgram(uint32_t seed) {
   TestRandom choices(seed);
   Program program;
@@ -165,6 +189,7 @@ Program RandomProgram(uint32_t seed) {
   program.options.recompute_keeps_collectives = choices.Coin();
   program.options.keep_gathered = choices.Coin();
   program.bucket_bytes = choices.Of<int64_t>({0, 500, kBucketBytes});
+  ChooseAdapters(choices, program);
   return program;
 }
 
@@ -180,6 +205,7 @@ Program OnOneRank(Program program) {
 struct Outcome {
   std::vector<double> losses, sums;  // of each step; router_sums of the first micro-batch
   Values gradients, weights;         // of the first step; at the end
+  Values merged;                     // weights with adapters merged into them
 };
 
 class RankRun {
@@ -197,6 +223,7 @@ class RankRun {
     model_.VisitParameters([](const std::string&, Parameter& parameter) {
       if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(0.5);
     });
+    if (!program_.lora.layers.empty()) DT_RETURN_IF_ERROR(AddAdapters());
     DT_RETURN_IF_ERROR(plan.Apply(model_, context_, mesh_, program_.options));
     const std::vector<DistributedTensor> parameters = model_.Parameters();
     DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {}));
@@ -210,10 +237,22 @@ class RankRun {
       adamw.ClearGradients();
     }
     DT_RETURN_IF_ERROR(Read(/*gradients=*/false, outcome_.weights));
+    if (program_.lora.layers.empty()) return std::move(outcome_);
+    DT_RETURN_IF_ERROR(MergeLora(model_));
+    DT_RETURN_IF_ERROR(Read(/*gradients=*/false, outcome_.merged));
     return std::move(outcome_);
   }
 
  private:
+  // With first values that are nowhere 0, so that all of them have gradients.
+  absl::Status AddAdapters() {
+    DT_RETURN_IF_ERROR(AddLora(model_, program_.lora));
+    model_.VisitParameters([](const std::string&, Parameter& parameter) {
+      if (parameter.is_adapter) parameter.init = ParameterInit::Normal(0.3);
+    });
+    return absl::OkStatus();
+  }
+
   TensorOr Tokens(int64_t micro, int64_t factor) {
     const int64_t rows = program_.batch / program_.micro_batches;
     std::vector<int32_t> ids;
@@ -311,8 +350,10 @@ absl::Status Compare(const Outcome& got, const Outcome& want) {
           absl::StrCat("gradient of ", path, "[", i, "] is ", mine[i], ", not ", gradient[i]));
     }
   }
-  for (const auto& [path, weight] : want.weights) {
-    DT_RETURN_IF_ERROR(check(path, got.weights.at(path), weight, 1e-6));
+  for (const auto& values : {&Outcome::weights, &Outcome::merged}) {
+    for (const auto& [path, weight] : want.*values) {
+      DT_RETURN_IF_ERROR(check(path, (got.*values).at(path), weight, 1e-6));
+    }
   }
   return absl::OkStatus();
 }

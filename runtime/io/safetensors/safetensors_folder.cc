@@ -61,19 +61,20 @@ std::string SafetensorsIndexText(const std::map<std::string, std::string>& files
   return absl::StrCat(index.dump(2, ' ', false, json::error_handler_t::replace), "\n");
 }
 
-absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& folder) {
+absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& folder,
+                                                          absl::string_view file) {
   SafetensorsFolder out;
   out.path_ = folder;
-  const std::string one = absl::StrCat(folder, "/", kSafetensorsFile);
-  const std::string index = absl::StrCat(folder, "/", kSafetensorsIndex);
+  const std::string one = absl::StrCat(folder, "/", file);
+  const std::string index = absl::StrCat(one, ".index.json");
   const auto open = [&out](const std::string& path) -> absl::StatusOr<const SafetensorsReader*> {
-    DT_ASSIGN_OR_RETURN(SafetensorsReader file, SafetensorsReader::Open(path));
-    out.files_.push_back(std::make_unique<const SafetensorsReader>(std::move(file)));
+    DT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(path));
+    out.files_.push_back(std::make_unique<const SafetensorsReader>(std::move(reader)));
     return out.files_.back().get();
   };
   if (Exists(one)) {
-    DT_ASSIGN_OR_RETURN(const SafetensorsReader* const file, open(one));
-    for (const auto& [name, info] : file->tensors()) out.tensors_[name] = {file, &info};
+    DT_ASSIGN_OR_RETURN(const SafetensorsReader* const reader, open(one));
+    for (const auto& [name, info] : reader->tensors()) out.tensors_[name] = {reader, &info};
     return out;
   }
   if (!Exists(index)) {
@@ -84,15 +85,15 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& fol
   const auto files = ParseSafetensorsIndex(text);
   if (!files.ok()) return OfIndex(index, files.status());
   std::map<std::string, const SafetensorsReader*> opened;
-  for (const auto& [name, file] : *files) {
-    const SafetensorsReader*& reader = opened[file];
+  for (const auto& [name, of_tensor] : *files) {
+    const SafetensorsReader*& reader = opened[of_tensor];
     if (reader == nullptr) {
-      DT_ASSIGN_OR_RETURN(reader, open(absl::StrCat(folder, "/", file)));
+      DT_ASSIGN_OR_RETURN(reader, open(absl::StrCat(folder, "/", of_tensor)));
     }
     const auto found = reader->tensors().find(name);
     if (found == reader->tensors().end()) {
       return OfIndex(index, InvalidArgument({"tensor '", absl::string_view(name), "' is not in ",
-                                             absl::string_view(file)}));
+                                             absl::string_view(of_tensor)}));
     }
     out.tensors_[name] = {reader, &found->second};
   }

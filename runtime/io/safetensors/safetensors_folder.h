@@ -31,11 +31,13 @@ class SafetensorsFolder {
   };
 
   // Reads the headers of all files. If the folder has both model.safetensors and an index, the
-  // former is used, as in Hugging Face's library. Errors: kNotFound for a folder that has neither,
+  // former is used, as in Hugging Face's library. `file`: another name for the one file; its index
+  // has '.index.json' behind that. Errors: kNotFound for a folder that has neither,
   // and for a file that the index names but that does not exist; those of ParseSafetensorsIndex;
   // kInvalidArgument, naming index, file and tensor, if a file lacks a tensor; those of
   // SafetensorsReader::Open.
-  static absl::StatusOr<SafetensorsFolder> Open(const std::string& folder);
+  static absl::StatusOr<SafetensorsFolder> Open(const std::string& folder,
+                                                absl::string_view file = kSafetensorsFile);
 
   // Checks that all files are still where they were opened, for callers that must know that all the
   // files that were opened existed at the same time. Errors: kUnavailable, naming the file.
