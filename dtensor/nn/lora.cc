@@ -39,8 +39,8 @@ absl::Status CheckOptions(const LoraOptions& options) {
     return InvalidArgument({"AddLora: rank ", absl::StrCat(options.rank), "; give 1 or more"});
   }
   if (!(options.alpha >= 0 && std::isfinite(options.alpha))) {
-    return InvalidArgument({"AddLora: alpha ", absl::StrCat(options.alpha),
-                            "; give 0 or more, for example the rank"});
+    return InvalidArgument(
+        {"AddLora: alpha ", absl::StrCat(options.alpha), "; give 0 or more, for example the rank"});
   }
   if (!(options.dropout >= 0 && options.dropout < 1)) {
     return InvalidArgument(
@@ -92,8 +92,8 @@ absl::StatusOr<std::vector<NamedLayer>> Matches(const std::vector<NamedLayer>& l
     if (!absl::c_linear_search(names, last)) names.push_back(last);
   }
   if (!matches.empty()) return matches;
-  return InvalidArgument({"AddLora: there is no linear layer '", name, "'; there are ",
-                          absl::StrJoin(names, ", ")});
+  return InvalidArgument(
+      {"AddLora: there is no linear layer '", name, "'; there are ", absl::StrJoin(names, ", ")});
 }
 
 absl::StatusOr<std::vector<NamedLayer>> Chosen(Module& model, const LoraOptions& options) {
@@ -136,10 +136,13 @@ void Adapt(LinearLayer& layer, const LoraOptions& options) {
   const Parameter& weight = *layer.weight();
   const int out = layer.out_dim(), in = 1 - out;
   const double rank = static_cast<double>(options.rank);
-  const double stddev = 1 / std::sqrt(3.0 * static_cast<double>(std::max<int64_t>(1, weight.shape[in])));
+  const double stddev =
+      1 / std::sqrt(3.0 * static_cast<double>(std::max<int64_t>(1, weight.shape[in])));
   LinearLayer::Adapter adapter;
-  adapter.a = NewAdapter({options.rank, weight.shape[in]}, ParameterInit::Normal(stddev), weight.dtype);
-  adapter.b = NewAdapter({weight.shape[out], options.rank}, ParameterInit::Constant(0), weight.dtype);
+  adapter.a =
+      NewAdapter({options.rank, weight.shape[in]}, ParameterInit::Normal(stddev), weight.dtype);
+  adapter.b =
+      NewAdapter({weight.shape[out], options.rank}, ParameterInit::Constant(0), weight.dtype);
   CutAs(weight, in, *adapter.a, 1);
   CutAs(weight, out, *adapter.b, 0);
   adapter.scale = options.alpha / (options.rank_stabilized ? std::sqrt(rank) : rank);

@@ -1,5 +1,7 @@
 #include "dtensor/runtime/core/no_throw.h"
 
+#include <execinfo.h>
+
 #include <exception>
 #include <new>
 
@@ -10,6 +12,13 @@ namespace {
 
 // Created before memory runs out: creating them then would throw again. Copying allocates nothing.
 struct Made {
+  // The first exception that passes a function of glibc's, such as pthread_once() in oneDNN, has
+  // glibc load libgcc_s; without memory for that, it aborts the process. backtrace() loads it, too.
+  Made() {
+    void* caller = nullptr;
+    backtrace(&caller, 1);
+  }
+
   absl::Status no_memory =
       absl::ResourceExhaustedError("the system has no more memory for the host");
   absl::Status exception = absl::InternalError("an exception ended its thread's work");

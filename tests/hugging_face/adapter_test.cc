@@ -131,10 +131,9 @@ absl::Status RunCase(Context& context, const Adapted& adapted, const DeviceMesh&
   DT_ASSIGN_OR_RETURN(const DistributedTensor got, logits());
   DT_RETURN_IF_ERROR(expect(got));
   const std::vector<double> factors = Formula("result0", NumElements(want.shape));
-  DT_RETURN_IF_ERROR(
-      Backward(Sum(Mul(got, Distribute<double>(context, Layout::Replicated(mesh, 3), want.shape,
-                                               factors)),
-                   {0, 1, 2})));
+  DT_RETURN_IF_ERROR(Backward(
+      Sum(Mul(got, Distribute<double>(context, Layout::Replicated(mesh, 3), want.shape, factors)),
+          {0, 1, 2})));
   DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
   DT_RETURN_IF_ERROR(ExpectGradients(model, file));
   DT_RETURN_IF_ERROR(MergeLora(model));
@@ -186,7 +185,8 @@ TEST_F(AdapterFolder, GoesOutAndInOnAnyMesh) {
     Transformer model(adapted.config);
     DT_RETURN_IF_ERROR(AddLora(model, adapted.lora));
     DT_RETURN_IF_ERROR(adapted.Place(model, context, *DeviceMesh::Parse("tp=2"), "tp"));
-    DT_RETURN_IF_ERROR(SaveAdapter(model, folder_, {.config = LoraToJson(adapted.lora, "a model")}));
+    DT_RETURN_IF_ERROR(
+        SaveAdapter(model, folder_, {.config = LoraToJson(adapted.lora, "a model")}));
     DT_ASSIGN_OR_RETURN(auto mine, AdaptersOf(model));
     if (context.rank() == 0) saved = std::move(mine);
     return absl::OkStatus();
@@ -205,9 +205,8 @@ TEST_F(AdapterFolder, GoesOutAndInOnAnyMesh) {
   }
   DT_ASSERT_OK_AND_ASSIGN(const LoraOptions again, ReadLoraOptions(folder_));
   EXPECT_EQ(LoraToJson(again), LoraToJson(adapted.lora));
-  for (const auto& [text, preset] : {std::pair<const char*, const char*>{"tp=3", "tp"},
-                                     {"dp=3", "fsdp"},
-                                     {"pp=2", "pp"}}) {
+  for (const auto& [text, preset] :
+       {std::pair<const char*, const char*>{"tp=3", "tp"}, {"dp=3", "fsdp"}, {"pp=2", "pp"}}) {
     const DeviceMesh mesh = *DeviceMesh::Parse(text);
     DT_EXPECT_OK(RunRanks(mesh.size(), [&, preset = preset](Context& context) -> absl::Status {
       Transformer model(adapted.config);
@@ -265,20 +264,17 @@ TEST_F(AdapterFolder, OfAnotherRankIsRefused) {
     Transformer model(adapted.config);
     DT_RETURN_IF_ERROR(AddLora(model, adapted.lora));
     DT_RETURN_IF_ERROR(adapted.Place(model, context, *DeviceMesh::Parse("tp=1"), "none"));
-    EXPECT_THAT(LoadAdapter(model, kPeft),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("LoadAdapter: "), HasSubstr("[3, 24]"),
-                               HasSubstr("[4, 24]"))));
+    EXPECT_THAT(
+        LoadAdapter(model, kPeft),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("LoadAdapter: "), HasSubstr("[3, 24]"), HasSubstr("[4, 24]"))));
     return absl::OkStatus();
   }));
 }
 
 TEST(LoraJson, IsReadAsItIsWritten) {
-  const LoraOptions options = {.rank = 5,
-                               .alpha = 2.5,
-                               .rank_stabilized = true,
-                               .dropout = 0.125,
-                               .layers = {"a", "b.c"}};
+  const LoraOptions options = {
+      .rank = 5, .alpha = 2.5, .rank_stabilized = true, .dropout = 0.125, .layers = {"a", "b.c"}};
   DT_ASSERT_OK_AND_ASSIGN(const LoraOptions read, LoraFromJson(LoraToJson(options, "x")));
   EXPECT_EQ(LoraToJson(read, "x"), LoraToJson(options, "x"));
   EXPECT_EQ(read.alpha, 2.5);
@@ -300,12 +296,11 @@ TEST(LoraJson, RefusesWhatThereIsNot) {
            {R"({"modules_to_save": ["lm_head"]})", "target_modules"},
            {R"({"layers_to_transform": [0]})", "target_modules"},
        }) {
-    EXPECT_THAT(LoraFromJson(json),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(word)))
+    EXPECT_THAT(LoraFromJson(json), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(word)))
         << json;
   }
-  EXPECT_THAT(ReadLoraOptions("/nowhere"), StatusIs(absl::StatusCode::kNotFound,
-                                                    HasSubstr("/nowhere/adapter_config.json")));
+  EXPECT_THAT(ReadLoraOptions("/nowhere"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/adapter_config.json")));
 }
 
 }  // namespace

@@ -163,8 +163,7 @@ TEST(Lora, MergesIntoTheWeights) {
     DT_EXPECT_OK(RunRanks(mesh.size(), [&, preset = preset](Context& context) -> absl::Status {
       Transformer model(Config(/*bias=*/true)), plain(Config(/*bias=*/true));
       model.SetDType(DType::kF64);
-      DT_RETURN_IF_ERROR(
-          AddLora(model, {.rank = 3, .alpha = 5, .layers = AllProjections()}));
+      DT_RETURN_IF_ERROR(AddLora(model, {.rank = 3, .alpha = 5, .layers = AllProjections()}));
       Fill(model);
       DT_RETURN_IF_ERROR(Place(model, context, mesh, preset));
       DT_RETURN_IF_ERROR(Place(plain, context, mesh, preset));
@@ -224,7 +223,8 @@ TEST(Lora, IsScaledByTheRootOfItsRank) {
   struct Wrapper : Module {
     explicit Wrapper(LinearLayer* layer) { AddChild("proj", layer); }
   } model(&layer);
-  DT_EXPECT_OK(AddLora(model, {.rank = 16, .alpha = 8, .rank_stabilized = true, .layers = {"proj"}}));
+  DT_EXPECT_OK(
+      AddLora(model, {.rank = 16, .alpha = 8, .rank_stabilized = true, .layers = {"proj"}}));
   EXPECT_EQ(layer.adapter()->scale, 2);
 }
 
