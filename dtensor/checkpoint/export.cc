@@ -182,6 +182,13 @@ absl::StatusOr<std::vector<std::string>> ExportCheckpoint(CheckpointReader& read
   if (tensors.empty()) {
     return InvalidArgument({"checkpoint '", reader.path(), "' has no tensors of a model"});
   }
+  // Files of a model have no adapters (nn/lora.h), and its weights alone are not what was trained.
+  for (const auto& [name, tensor] : reader.index().tensors) {
+    if (!absl::EndsWith(name, ".lora_A") || absl::StartsWith(name, kOptimizerNames)) continue;
+    return InvalidArgument({"checkpoint '", reader.path(), "' has an adapter, ", name,
+                            ", which a model's files lack; load it, and save the adapter or merge "
+                            "it (SaveAdapter, MergeLora)"});
+  }
   std::vector<std::string> written;
   for (size_t i = 0; i < tensors.size(); ++i) written.push_back(FileName(i, tensors.size()));
   if (tensors.size() > 1) written.emplace_back(kIndexName);

@@ -27,8 +27,9 @@ struct ExportOptions {
 // streams: at most 16 MiB, or one row of a tensor, are in memory at a time. One process does it,
 // which may be any; it needs no world. Files are written under temporary names, synced, and then
 // given their final names, the index last; no existing file is replaced. Returns the names of the
-// files. Errors: kInvalidArgument if there is nothing to write; kAlreadyExists if the folder has
-// something with the name of one of the files, also if another process was faster; those of
+// files. Errors: kInvalidArgument if there is nothing to write, and for a run of adapters
+// (nn/lora.h): load it, and save these or merge them; kAlreadyExists if the folder has something
+// with the name of one of the files, also if another process was faster; those of
 // CheckpointReader::Read; kUnavailable. Files that were finished before an error stay.
 absl::StatusOr<std::vector<std::string>> ExportCheckpoint(
     CheckpointReader& reader, const std::string& folder, const ExportOptions& options = {},

@@ -1,5 +1,7 @@
 #include "dtensor/hugging_face/adapter.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "dtensor/hugging_face/model_files.h"
 #include "dtensor/nn/config_reader.h"
@@ -20,6 +22,7 @@ constexpr internal::ModelFiles kAdapterFiles = {
     .config = kConfigFile,
     .name =
         [](absl::string_view path) { return absl::StrCat("base_model.model.", path, ".weight"); },
+    .others_remedy = "give AddLora the layers of the adapter's configuration (ReadLoraOptions)",
 };
 
 }  // namespace
@@ -42,6 +45,10 @@ absl::StatusOr<LoraOptions> LoraFromJson(absl::string_view adapter_config_json) 
        {"arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config"}) {
     json.Never(variant, "an adapter is two matrices and a scale");
   }
+  // The others change the weights that the adapter stands beside.
+  json.OnlyOneOf("init_lora_weights", {"true", "false", "gaussian", "eva", "orthogonal"},
+                 "such adapters are beside other weights than the model's; have PEFT convert it "
+                 "(path_initial_model_for_weight_conversion)");
   for (const absl::string_view pattern : {"rank_pattern", "alpha_pattern"}) {
     json.NoMembers(pattern, "all adapters have one rank and one scale");
   }
@@ -66,7 +73,7 @@ absl::StatusOr<LoraOptions> ReadLoraOptions(const std::string& folder) {
 std::string LoraToJson(const LoraOptions& options, absl::string_view base_model) {
   nlohmann::json json = {
       {"peft_type", "LORA"},
-      {"task_type", "CAUSAL_LM"},
+      {"task_type", nullptr},
       {"r", options.rank},
       {"use_rslora", options.rank_stabilized},
       {"lora_dropout", options.dropout},
@@ -75,9 +82,10 @@ std::string LoraToJson(const LoraOptions& options, absl::string_view base_model)
       {"inference_mode", true},
       {"base_model_name_or_path", nullptr},
   };
-  const auto whole = static_cast<int64_t>(options.alpha);  // PEFT's are whole numbers
   json["lora_alpha"] = options.alpha;
-  if (options.alpha == static_cast<double>(whole)) json["lora_alpha"] = whole;
+  if (options.alpha == std::trunc(options.alpha) && std::fabs(options.alpha) < 1e15) {
+    json["lora_alpha"] = static_cast<int64_t>(options.alpha);  // as PEFT's are
+  }
   if (!base_model.empty()) json["base_model_name_or_path"] = std::string(base_model);
   return absl::StrCat(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
 }

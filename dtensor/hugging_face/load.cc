@@ -84,7 +84,7 @@ class Matcher {
     for (const StoredPart& part : parts) {
       const auto found = Find(part.name);
       if (found == folder_.tensors().end()) {
-        if (target.missing.empty()) target.missing = part.name;
+        if (target.missing.empty()) target.missing = files_.name(part.name);
         return absl::OkStatus();
       }
       used_.insert(found->first);
@@ -110,8 +110,8 @@ class Matcher {
       const auto begins = [&](absl::string_view path) { return absl::StartsWith(name, path); };
       if (absl::c_any_of(passed_over, begins)) continue;
       return InvalidArgument({who_, "'", tensor.file->path(), "' has a tensor ",
-                              absl::string_view(name),
-                              ", which the model lacks; set allow_others to pass over it"});
+                              absl::string_view(name), ", which the model lacks; ",
+                              files_.others_remedy});
     }
     return std::move(targets_);
   }
@@ -119,19 +119,21 @@ class Matcher {
  private:
   using Tensors = std::map<std::string, SafetensorsFolder::Tensor, std::less<>>;
 
-  // The tensors of a parameter that such files have; none, if they have none.
+  // The tensors of a parameter that such files have, by the model's names; none, if they have none.
   std::vector<StoredPart> PartsIn(const std::string& path, const Parameter& parameter) const {
     if (parameter.is_adapter != files_.adapters) return {};
-    std::vector<StoredPart> parts = StoredPartsOf(path, parameter);
-    for (StoredPart& part : parts) part.name = files_.name(part.name);
-    return parts;
+    return StoredPartsOf(path, parameter);
   }
 
+  // The tensor of the files for the model's `name`.
   Tensors::const_iterator Find(absl::string_view name) const {
-    const auto exact = folder_.tensors().find(name);
+    const auto stored = [&](absl::string_view path) {
+      return folder_.tensors().find(files_.name(path));
+    };
+    const auto exact = stored(name);
     if (exact != folder_.tensors().end()) return exact;
     const auto find = [&](absl::string_view other) {  // unless another parameter has this name
-      return names_.contains(other) ? folder_.tensors().end() : folder_.tensors().find(other);
+      return names_.contains(other) ? folder_.tensors().end() : stored(other);
     };
     for (const absl::string_view base : {"model.", "transformer.", "bert."}) {
       absl::string_view rest = name;

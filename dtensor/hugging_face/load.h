@@ -24,9 +24,9 @@ struct LoadHuggingFaceOptions {
   bool allow_others = false;
 };
 
-// Loads every parameter and buffer of the model from the folder's model.safetensors, or from the
-// files of its index (runtime/io/safetensors/safetensors_folder.h). Returns how many bytes this
-// rank has read.
+// Loads every parameter and buffer of the model, but adapters' (adapter.h), from the folder's
+// model.safetensors, or from the files of its index (runtime/io/safetensors/safetensors_folder.h).
+// Returns how many bytes this rank has read.
 //
 // Names are the model's (transformer.h, gpt2.h, bert.h). If a parameter has several paths, one of
 // them is enough: a head that is tied to the embedding need not be in the files. Parts of fused

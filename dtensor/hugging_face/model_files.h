@@ -19,9 +19,10 @@ namespace internal {
 // Which parameters a folder has, under which names, in which files.
 struct ModelFiles {
   bool adapters = false;      // those of adapters (Parameter::is_adapter), or all others
-  absl::string_view weights;  // the file with the tensors, if it is one
-  absl::string_view config;
+  absl::string_view weights;  // the name of the file with the tensors, if there is only one
+  absl::string_view config;   // that of the configuration's
   std::string (*name)(absl::string_view path);  // of a tensor; `path`: as in StoredPart
+  absl::string_view others_remedy;              // for tensors that the model lacks
 };
 
 inline constexpr ModelFiles kWholeModel = {
@@ -29,12 +30,14 @@ inline constexpr ModelFiles kWholeModel = {
     .weights = kSafetensorsFile,
     .config = "config.json",
     .name = [](absl::string_view path) { return std::string(path); },
+    .others_remedy = "set allow_others to pass over it",
 };
 
-// As LoadHuggingFace and SaveHuggingFace; `who` begins messages.
-absl::StatusOr<int64_t> LoadFiles(absl::string_view who, Module& model, const std::string& folder,
-                                  const ModelFiles& files, const LoadHuggingFaceOptions& options);
-absl::Status SaveFiles(absl::string_view who, Module& model, const std::string& folder,
+// As LoadHuggingFace and SaveHuggingFace, for a function whose name begins messages.
+absl::StatusOr<int64_t> LoadFiles(absl::string_view function, Module& model,
+                                  const std::string& folder, const ModelFiles& files,
+                                  const LoadHuggingFaceOptions& options);
+absl::Status SaveFiles(absl::string_view function, Module& model, const std::string& folder,
                        const ModelFiles& files, const SaveHuggingFaceOptions& options);
 
 }  // namespace internal

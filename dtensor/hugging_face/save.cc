@@ -1,6 +1,7 @@
 #include "dtensor/hugging_face/save.h"
 
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -62,6 +63,9 @@ absl::StatusOr<std::vector<SavedParameter>> ItemsOf(absl::string_view who, Modul
                                      ? "no layer of the model has an adapter; AddLora gives them"
                                      : "the model has no parameters"});
   }
+  if (files.adapters && options.config.empty()) {
+    return InvalidArgument({who, "there is no config; give LoraToJson of the adapter's options"});
+  }
   if (missing.empty()) return items;
   return absl::FailedPreconditionError(
       absl::StrCat(who, "parameter ", missing, " has no memory; there is nothing to save"));
@@ -90,12 +94,10 @@ std::string FileName(absl::string_view weights, size_t number, size_t files) {
   return absl::StrFormat("%s-%05d-of-%05d.safetensors", weights, number + 1, files);
 }
 
-std::string IndexName(absl::string_view weights) { return absl::StrCat(weights, ".index.json"); }
-
 // Whether a file with this name would be read instead of what is saved, or belongs to an earlier
 // model.
 bool IsOfModel(absl::string_view weights, absl::string_view name) {
-  if (name == weights || name == IndexName(weights)) return true;
+  if (name == weights || name == SafetensorsIndexName(weights)) return true;
   size_t number = 0, files = 0;
   const std::vector<absl::string_view> words = absl::StrSplit(name, absl::ByAnyChar("-."));
   return words.size() == 5 && absl::SimpleAtoi(words[1], &number) &&
@@ -246,7 +248,9 @@ absl::Status SaveFiles(absl::string_view function, Module& model, const std::str
   Writer writer(who, files.weights, context, first.mesh().RankOf(0),
                 options.files != nullptr ? *options.files : FileSystem::OfThisMachine());
   DT_RETURN_IF_ERROR(writer.Begin(folder));
-  const std::vector<File> in_files = InFiles(std::move(items), options.max_file_bytes);
+  const int64_t most =
+      files.adapters ? std::numeric_limits<int64_t>::max() : options.max_file_bytes;
+  const std::vector<File> in_files = InFiles(std::move(items), most);
   std::map<std::string, std::string> index;
   int64_t bytes = 0;
   for (size_t i = 0; i < in_files.size(); ++i) {
@@ -257,7 +261,8 @@ absl::Status SaveFiles(absl::string_view function, Module& model, const std::str
       for (const SafetensorsEntry& entry : item.entries) index[entry.name] = name;
     }
   }
-  if (in_files.size() > 1) texts[IndexName(files.weights)] = SafetensorsIndexText(index, bytes);
+  if (in_files.size() > 1)
+    texts[SafetensorsIndexName(files.weights)] = SafetensorsIndexText(index, bytes);
   return writer.Finish(texts);
 }
 

@@ -44,11 +44,12 @@ struct SaveHuggingFaceOptions {
 // the mesh. Errors, the same on all ranks: kInvalidArgument for invalid options, for `others` that
 // are not file names or that are written anyway, and, before anything is written, for the folder in
 // which the process runs, and for a mount point (a container's volume: save into a folder in it);
-// kFailedPrecondition for a parameter without memory, and on meta; kUnavailable, naming the file,
-// if it cannot be written, and, before anything is written, for a folder that is not empty on a
-// file system that cannot exchange two folders (NFS): save into a new one there. Failures. After an
-// error the folder has what it had. If the new one is complete but cannot take its place, it stays
-// beside it as `FOLDER.new`, and the message says so.
+// kFailedPrecondition for a parameter without memory, on meta, and for a model with adapters, which
+// would be missing in the files (MergeLora adds them to the weights, SaveAdapter saves them apart);
+// kUnavailable, naming the file, if it cannot be written, and, before anything is written, for a
+// folder that is not empty on a file system that cannot exchange two folders (NFS): save into a new
+// one there. Failures. After an error the folder has what it had. If the new one is complete but
+// cannot take its place, it stays beside it as `FOLDER.new`, and the message says so.
 absl::Status SaveHuggingFace(Module& model, const std::string& folder,
                              const SaveHuggingFaceOptions& options);
 

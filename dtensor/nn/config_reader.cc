@@ -220,9 +220,23 @@ void ConfigReader::Never(absl::string_view name, absl::string_view why) {
 }
 
 void ConfigReader::NoMembers(absl::string_view name, absl::string_view why) {
+  if (!HasObject(name)) return;
   const std::string prefix = absl::StrCat(name, ".");
   const auto first = members_.lower_bound(prefix);
   if (first != members_.end() && absl::StartsWith(first->first, prefix)) Refuse(first->first, why);
+}
+
+void ConfigReader::OnlyOneOf(absl::string_view name, absl::Span<const absl::string_view> values,
+                             absl::string_view why) {
+  const Value* const value = Find(name);
+  if (value == nullptr) return;
+  const auto* const text = std::get_if<std::string>(value);
+  const auto* const flag = std::get_if<bool>(value);
+  const absl::string_view given = text != nullptr   ? absl::string_view(*text)
+                                  : flag == nullptr ? ""
+                                  : *flag           ? "true"
+                                                    : "false";
+  if (!absl::c_linear_search(values, given)) Refuse(name, why);
 }
 
 std::vector<int64_t> ConfigReader::Indices(absl::string_view name, int64_t size) {

@@ -1,5 +1,5 @@
-// ConfigReader: reads the members of a model's configuration, a JSON object as Hugging Face writes
-// it.
+// ConfigReader: reads the members of a configuration of a model or an adapter, a JSON object as
+// Hugging Face writes it.
 #ifndef DTENSOR_NN_CONFIG_READER_H_
 #define DTENSOR_NN_CONFIG_READER_H_
 
@@ -73,7 +73,10 @@ class ConfigReader {
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);
   void OnlyText(absl::string_view name, absl::string_view only, absl::string_view why);
   void Never(absl::string_view name, absl::string_view why);      // any value but null
-  void NoMembers(absl::string_view name, absl::string_view why);  // an object that has members
+  void NoMembers(absl::string_view name, absl::string_view why);  // an object with members, or none
+  // Any value but these: texts, or "true" and "false".
+  void OnlyOneOf(absl::string_view name, absl::Span<const absl::string_view> values,
+                 absl::string_view why);
   // The same, with the caller's own text.
   void Refuse(absl::string_view name, absl::string_view why);
 

@@ -78,17 +78,21 @@ void LinearLayer::RemoveAdapter() {
 TensorOr LinearLayer::Adapted(const TensorOr& y, const DistributedTensor& x) const {
   if (!adapter_) return y;
   const auto& [a, b, scale, dropout] = *adapter_;
+  const auto matrix = [&](const ParameterPtr& m) { return Cast(m->ValueOn(x.mesh()), x.dtype()); };
   const bool drops = training() && dropout != 0;
   const TensorOr kept = drops ? Dropout(x, dropout, x.context().NextSeed()) : TensorOr(x);
-  const TensorOr low = Scale(Linear(kept, a->ValueOn(x.mesh())), scale);
-  return Add(y, Linear(low, b->ValueOn(x.mesh())));
+  return Add(y, Linear(Scale(Linear(kept, matrix(a)), scale), matrix(b)));
 }
 
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
   const TensorOr weight = weight_->ValueOn(x.mesh());
   if (bias_ == nullptr) return Adapted(Linear(x, weight), x);
+  const TensorOr bias = bias_->ValueOn(x.mesh());
   DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
-  return Adapted(partial ? Linear(x, weight) : Linear(x, weight, bias_->ValueOn(x.mesh())), x);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y,
+                      Adapted(partial ? Linear(x, weight) : Linear(x, weight, bias), x));
+  // An adapter that lies otherwise than the weight has had the sum reduced: Finish adds no bias.
+  return partial && !y.layout().is_partial() ? Add(y, bias) : TensorOr(y);
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {

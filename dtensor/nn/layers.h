@@ -58,6 +58,7 @@ class LinearLayer : public Module {
   const std::optional<Adapter>& adapter() const { return adapter_; }
   // Adds the matrices to the layer's parameters as "lora_A" and "lora_B". Requires: there is none.
   void SetAdapter(Adapter adapter);
+  // Removes the matrices from the layer and its parameters; does nothing if there is none.
   void RemoveAdapter();
 
  protected:
@@ -66,7 +67,7 @@ class LinearLayer : public Module {
   TensorOr Finish(const DistributedTensor& y, const Spec& computed) override;
   // `roles`: those of the weight's dimensions.
   LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use, std::vector<DimRole> roles);
-  // y plus the adapter's product; y if there is no adapter.
+  // y plus the adapter's product, in x's type, which y has too; y if there is no adapter.
   TensorOr Adapted(const TensorOr& y, const DistributedTensor& x) const;
 
  private:

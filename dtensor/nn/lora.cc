@@ -113,9 +113,10 @@ absl::StatusOr<std::vector<NamedLayer>> Chosen(Module& model, const LoraOptions&
   return chosen;
 }
 
-ParameterPtr NewAdapter(Dims shape, ParameterInit init, DType dtype) {
+ParameterPtr NewAdapter(Dims shape, ParameterInit init, const Parameter& weight) {
   ParameterPtr parameter = Parameter::New(std::move(shape), std::move(init));
-  parameter->dtype = dtype;
+  parameter->dtype = weight.dtype;
+  parameter->keeps_dtype = weight.keeps_dtype;
   parameter->is_adapter = true;
   return parameter;
 }
@@ -139,10 +140,8 @@ void Adapt(LinearLayer& layer, const LoraOptions& options) {
   const double stddev =
       1 / std::sqrt(3.0 * static_cast<double>(std::max<int64_t>(1, weight.shape[in])));
   LinearLayer::Adapter adapter;
-  adapter.a =
-      NewAdapter({options.rank, weight.shape[in]}, ParameterInit::Normal(stddev), weight.dtype);
-  adapter.b =
-      NewAdapter({weight.shape[out], options.rank}, ParameterInit::Constant(0), weight.dtype);
+  adapter.a = NewAdapter({options.rank, weight.shape[in]}, ParameterInit::Normal(stddev), weight);
+  adapter.b = NewAdapter({weight.shape[out], options.rank}, ParameterInit::Constant(0), weight);
   CutAs(weight, in, *adapter.a, 1);
   CutAs(weight, out, *adapter.b, 0);
   adapter.scale = options.alpha / (options.rank_stabilized ? std::sqrt(rank) : rank);
@@ -167,7 +166,8 @@ TensorOr Delta(const LinearLayer& layer, const DistributedTensor& like) {
                adapter.scale);
 }
 
-absl::Status Merge(const NamedLayer& named) {
+// Whether Merge will do it.
+absl::Status CheckMerge(const NamedLayer& named) {
   const Parameter& weight = *named.layer->weight();
   const LinearLayer::Adapter& adapter = *named.layer->adapter();
   const Parameter* const all[] = {&weight, adapter.a.get(), adapter.b.get()};
@@ -176,6 +176,11 @@ absl::Status Merge(const NamedLayer& named) {
     return absl::FailedPreconditionError(
         absl::StrCat("MergeLora: ", named.path, " has no memory; apply a plan first"));
   }
+  return BeforeWrite(weight.tensor);
+}
+
+absl::Status Merge(const NamedLayer& named) {
+  const Parameter& weight = *named.layer->weight();
   const NoGrad no_grad(weight.tensor.context());
   const TensorOr wide = Cast(weight.tensor.Detach(), AccumulatorOf(weight.dtype));
   DT_RETURN_IF_ERROR(wide.status());
@@ -197,15 +202,20 @@ absl::Status AddLora(Module& model, const LoraOptions& options) {
 }
 
 absl::Status MergeLora(Module& model) {
-  bool merged = false;
+  std::vector<NamedLayer> layers;
+  HashSet<const LinearLayer*> seen;
   for (const NamedLayer& named : LinearLayersOf(model)) {
-    if (!named.layer->adapter()) continue;
+    if (named.layer->adapter() && seen.insert(named.layer).second) layers.push_back(named);
+  }
+  if (layers.empty()) {
+    return InvalidArgument({"MergeLora: no layer has an adapter; AddLora gives them"});
+  }
+  for (const NamedLayer& named : layers) DT_RETURN_IF_ERROR(CheckMerge(named));
+  for (const NamedLayer& named : layers) {
     DT_RETURN_IF_ERROR(Merge(named));
     named.layer->RemoveAdapter();
-    merged = true;
   }
-  if (merged) return absl::OkStatus();
-  return InvalidArgument({"MergeLora: no layer has an adapter; AddLora gives them"});
+  return absl::OkStatus();
 }
 
 }  // namespace dtensor

@@ -40,7 +40,8 @@ struct LoraOptions {
 };
 
 // Gives adapters to the linear layers that the options name, and makes all other parameters of the
-// model buffers, which are not trained (set Parameter::trained again for those that are to be).
+// model buffers, which are not trained (set Parameter::trained again, after the last such call, for
+// those that are to be).
 // A is normal with a variance of 1 / (3 in), and B is 0, so at first results are the model's own;
 // Module::SkipFirstValues does not skip them. Errors, after which nothing has changed:
 // kInvalidArgument for options out of range, a name for which there is no linear layer, naming
@@ -49,11 +50,12 @@ struct LoraOptions {
 absl::Status AddLora(Module& model, const LoraOptions& options);
 
 // Adds scale B A to the weight of each layer that has an adapter, in f32 (f64 for f64), and removes
-// the adapters: the model computes what it did, but for rounding, and has the names that it had
-// before AddLora. Weights stay in their layouts; A and B are gathered, as far as the weight is
-// sharded otherwise. Optimizers that have A and B are of no use afterwards. Collective. Errors:
-// kInvalidArgument if there is no adapter; kFailedPrecondition for a parameter without memory;
-// those of Parameter::Write; failures.
+// the adapters: the model computes what it did, but for rounding, and its parameters have the names
+// that they had before AddLora. They all stay buffers, so there is nothing to train any more: save
+// the model. Drop the optimizer, which keeps A and B. Weights stay in their layouts; A and B are
+// gathered, as far as the weight is sharded otherwise. Collective. Errors, before anything is
+// written: kInvalidArgument if there is no adapter; kFailedPrecondition for a parameter without
+// memory; those of BeforeWrite. Failures, after which some layers are merged and others are not.
 absl::Status MergeLora(Module& model);
 
 }  // namespace dtensor

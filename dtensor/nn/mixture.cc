@@ -131,8 +131,8 @@ RouterLayer::RouterLayer(const MixtureConfig& config)
 
 TensorOr RouterLayer::Forward(const DistributedTensor& x) {
   if (expert_bias_ == nullptr || SizeOf(x.dtype()) > 2) return LinearLayer::Forward(x);
-  const TensorOr wide = Cast(x, DType::kF32);
-  return Linear(wide, Cast(weight()->ValueOn(x.mesh()), DType::kF32));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor wide, Cast(x, DType::kF32));
+  return Adapted(Linear(wide, Cast(weight()->ValueOn(x.mesh()), DType::kF32)), wide);
 }
 
 MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config,

@@ -220,7 +220,7 @@ class Module {
   void AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles = {});
   // The same for a buffer, which is not trained.
   void AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles = {});
-  // Does nothing if there is none of this name.
+  // Removes the parameter of this name; does nothing if there is none.
   void RemoveParameter(absl::string_view name);
 
  private:

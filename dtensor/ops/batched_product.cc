@@ -137,10 +137,16 @@ GemmMatrix MatrixOf(const Tensor& x) {
   return {x.raw(), strides[x.ndim() - 2], strides[x.ndim() - 1], 0};
 }
 
-// x [..., rows, columns] with matrices that every device's Gemm takes.
+// x [..., rows, columns] with matrices that every device's Gemm takes. Of a batch that x is
+// broadcast along, one is copied.
 absl::StatusOr<Tensor> WithMatrices(Device& device, const Tensor& x) {
   if (StridesOf(MatrixOf(x), x.size(x.ndim() - 2), x.size(x.ndim() - 1), 1)) return x;
-  return kernels::Contiguous(device, x);
+  Tensor one = x;
+  for (int d = 0; d < x.ndim() - 2; ++d) {
+    if (x.strides()[d] == 0 && x.size(d) > 1) one = one.Narrow(d, 0, 1);
+  }
+  DT_ASSIGN_OR_RETURN(const Tensor copy, kernels::Contiguous(device, one));
+  return copy.BroadcastTo(x.shape());
 }
 
 GemmProblem OneProduct(const Tensor& a, const Tensor& b, const Tensor& out) {

@@ -2,6 +2,7 @@
 #include "dtensor/ops/batched_product.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "dtensor/runtime/kernels/copy.h"
@@ -116,6 +117,35 @@ TEST_P(BatchedProductTest, TakesWhatIsExpanded) {
     EXPECT_EQ(Run(all_a.Narrow(2, 0, 1), all_b.Narrow(0, 0, 1).Narrow(1, 0, 1), {3, 2, 1, 5}),
               Doubles(30, 16));
     EXPECT_EQ(Run(all_a, all_b.Narrow(3, 0, 1), {3, 2, 3, 1}), Doubles(18, 16));
+  }
+}
+
+// A matrix whose strides are those of neither order, shared by a batch.
+TEST_P(BatchedProductTest, TakesOneMatrixOfAnyStridesForAll) {
+  const Shapes s = {{3, 2, 3, 4}, {1, 1, 4, 5}, {3, 2, 3, 5}};
+  const Doubles a = RandomWhole(72, -3, 4, 1), b = RandomWhole(20, -3, 4, 2);
+  for (const DType dtype : kFloats) {
+    Doubles apart(40);
+    for (size_t i = 0; i < b.size(); ++i) apart[2 * i] = b[i];
+    const Tensor every_second = Make(dtype, {4, 5, 2}, apart).Narrow(2, 0, 1);
+    const Tensor shared = every_second.Reshape({4, 5})->BroadcastTo({3, 2, 4, 5});
+    EXPECT_EQ(Run(Make(dtype, s.a, a), shared, s.out), Reference(s, a, b));
+  }
+}
+
+// Rows of all batches may lie between each other.
+TEST_P(BatchedProductTest, WritesBetweenRows) {
+  const Shapes s = {{3, 2, 3, 4}, {3, 2, 4, 5}, {3, 2, 3, 5}};
+  const Doubles a = RandomWhole(72, -3, 4, 1), b = RandomWhole(120, -3, 4, 2);
+  for (const DType dtype : kFloats) {
+    for (const auto& [dim0, dim1] : {std::pair(0, 2), {1, 2}, {0, 1}}) {
+      Dims shape = s.out;
+      std::swap(shape[dim0], shape[dim1]);
+      const Tensor out = Make(dtype, shape, Doubles(90, 7)).Transpose(dim0, dim1);
+      EXPECT_THAT(internal::BatchedProduct(device(), Make(dtype, s.a, a), Make(dtype, s.b, b), out),
+                  IsOk());
+      EXPECT_EQ(Read(out), Reference(s, a, b)) << dim0 << dim1;
+    }
   }
 }
 

@@ -44,8 +44,8 @@ int64_t ExtentOf(const LetteredTensor& x, const TensorLetters& letters) {
   return size;
 }
 
-// x as a view with the dimensions of `like`, in that order. Along letters that x lacks it has
-// stride 0. Requires: x has no other letters.
+// x as a view with the dimensions `letters`, which have the sizes that they have in `like`. Along
+// those that x lacks it has stride 0. Requires: x has no other letters.
 Tensor Along(const LetteredTensor& x, const TensorLetters& letters, const LetteredTensor& like) {
   Dims shape, strides;
   for (const int letter : letters) {
@@ -81,13 +81,14 @@ struct ProductLetters {
   TensorLetters batch, rows, columns;
 };
 
-// The dimensions of `letters`, those of rows joined to one, and those of columns.
-struct MatricesOf {
+// A tensor with a dimension for each letter of a product, and the shape in which the rows are one
+// dimension, and the columns.
+struct TurnedTensor {
   Tensor turned;
   Dims shape;
 };
-MatricesOf Matrices(const LetteredTensor& x, const ProductLetters& letters) {
-  MatricesOf out;
+TurnedTensor Turned(const LetteredTensor& x, const ProductLetters& letters) {
+  TurnedTensor out;
   out.turned = Along(x, Joined(Joined(letters.batch, letters.rows), letters.columns), x);
   for (const int letter : letters.batch) out.shape.push_back(ExtentOf(x, letter));
   out.shape.push_back(ExtentOf(x, letters.rows));
@@ -97,7 +98,7 @@ MatricesOf Matrices(const LetteredTensor& x, const ProductLetters& letters) {
 
 // `out` as matrices into which a product can be written; undefined if strides cannot say it.
 Tensor WritableMatrices(const LetteredTensor& out, const ProductLetters& letters) {
-  const MatricesOf matrices = Matrices(out, letters);
+  const TurnedTensor matrices = Turned(out, letters);
   const absl::StatusOr<Tensor> view = matrices.turned.Reshape(matrices.shape);
   if (!view.ok()) return Tensor();
   const bool has_columns = view->shape().back() > 1;
@@ -113,14 +114,15 @@ absl::Status Multiply(Device& device, const LetteredTensor& a, const LetteredTen
   // In the order of the larger operand, which then needs no copy.
   const LetteredTensor& larger = a.tensor.numel() >= b.tensor.numel() ? a : b;
   const TensorLetters summed = Those(larger.letters, is_summed);
-  const MatricesOf left = Matrices(a, {out_letters.batch, out_letters.rows, summed});
-  const MatricesOf right = Matrices(b, {out_letters.batch, summed, out_letters.columns});
+  const TurnedTensor left = Turned(a, {out_letters.batch, out_letters.rows, summed});
+  const TurnedTensor right = Turned(b, {out_letters.batch, summed, out_letters.columns});
   DT_ASSIGN_OR_RETURN(const Tensor rows, ReshapeLocal(device, left.turned, left.shape));
   DT_ASSIGN_OR_RETURN(const Tensor columns, ReshapeLocal(device, right.turned, right.shape));
   return BatchedProduct(device, rows, columns, out);
 }
 
-// The same where a letter is summed that both have, and `out` has no letter of its own.
+// The contraction of a and b, if they share a letter that is summed, and `out` has no letter of its
+// own.
 absl::Status Product(Device& device, const LetteredTensor& a, const LetteredTensor& b,
                      const LetteredTensor& out) {
   const auto in_both = [&](int letter) { return Has(a.letters, letter) && Has(b.letters, letter); };

@@ -66,9 +66,7 @@ absl::Status Refuse(const EinsumAttrs& attrs, absl::string_view why) {
 
 absl::Status CheckLetters(const EinsumAttrs& attrs, const OpRule& rule) {
   for (const RuleLetter& letter : rule.letters()) {
-    const bool marked = letter.whole || letter.merged || letter.past >= 0 || letter.reached ||
-                        letter.reduce != ReduceOp::kSum;
-    if (!marked) continue;
+    if (letter == RuleLetter{.name = letter.name}) continue;
     return Refuse(attrs, absl::StrCat("marks '", letter.name,
                                       "'; give letters, '...' and dimensions '(a b)' of several"));
   }
@@ -100,18 +98,30 @@ absl::Status CheckResult(const EinsumAttrs& attrs, const OpRule& rule) {
   return absl::OkStatus();
 }
 
-// The mistake of those who know other libraries' notation: "ij,jk->ik".
 absl::Status CheckDims(const EinsumAttrs& attrs, const OpRule& rule,
                        absl::Span<const Dims> shapes) {
+  // The mistake of those who know other libraries' notation: "ij,jk->ik".
+  const auto is_long = [](const RuleLetter& letter) { return letter.name.size() > 1; };
+  const absl::string_view remedy =
+      absl::c_any_of(rule.letters(), is_long)
+          ? "; letters are words, with spaces between them: \"i j, j k -> i k\""
+          : "; give a letter for each";
   for (size_t i = 0; i < shapes.size(); ++i) {
     const RuleTerm& term = rule.operands()[i];
     const size_t dims = term.dims.size();
     if (shapes[i].size() == dims || (term.ellipsis && shapes[i].size() > dims)) continue;
     return Refuse(attrs, absl::StrCat("has ", dims, dims == 1 ? " dimension" : " dimensions",
                                       term.ellipsis ? " or more" : "", " for operand ", i,
-                                      ", which is ", DimsToString(shapes[i]),
-                                      "; letters are words, with spaces between them: "
-                                      "\"i j, j k -> i k\""));
+                                      ", which is ", DimsToString(shapes[i]), remedy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSizes(const EinsumAttrs& attrs) {
+  for (const auto& [letter, size] : attrs.sizes) {
+    const auto has_it = [&name = letter](const EinsumAttrs::Size& s) { return s.letter == name; };
+    if (absl::c_count_if(attrs.sizes, has_it) == 1) continue;
+    return Refuse(attrs, absl::StrCat("is given two sizes of '", letter, "'; give one"));
   }
   return absl::OkStatus();
 }
@@ -125,6 +135,7 @@ absl::StatusOr<RuleText> EinsumRule(absl::Span<const Dims> shapes, AttrsView vie
                                       rule->results().size(), " results; this call has ",
                                       shapes.size(), ", and one result"));
   }
+  DT_RETURN_IF_ERROR(CheckSizes(attrs));
   DT_RETURN_IF_ERROR(CheckLetters(attrs, *rule));
   for (const RuleTerm& term : rule->operands()) {
     DT_RETURN_IF_ERROR(CheckTerm(attrs, *rule, term));

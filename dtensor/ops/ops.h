@@ -50,7 +50,8 @@ absl::StatusOr<bool> LinearIsPartial(const TensorOr& x, const TensorOr& weight);
 //
 // Letters are words with spaces between them. `sizes` has those that the shapes do not say. The
 // text is the operator's rule: any letter may be sharded; where it is summed, the result is
-// P(sum). A letter that one operand alone has and the result lacks is summed before the product.
+// P(sum). A letter that one operand alone has and the result lacks is summed before the product,
+// and that sum is rounded to the type. Only dimensions of "..." broadcast; "()" is one of size 1.
 // Errors also for a letter that is twice in one tensor, or in the result alone. For floats.
 TensorOr Einsum(absl::string_view rule, const TensorOr& x, const LetterSizes& sizes = {});
 TensorOr Einsum(absl::string_view rule, const TensorOr& a, const TensorOr& b,

@@ -77,6 +77,21 @@ std::vector<Refusal> Refusals() {
          return Einsum("ij,jk->ik", m.Zeros({2, 3}), m.Zeros({3, 2}));
        },
        {"Einsum: \"ij,jk->ik\"", "1 dimension for operand 0", "[2, 3]", "\"i j, j k -> i k\""}},
+      {"einsum of too few letters",
+       [](auto& m) {
+         return Einsum("i -> i", m.Zeros({2, 3}));
+       },
+       {"Einsum: \"i -> i\"", "1 dimension for operand 0", "give a letter for each"}},
+      {"einsum of two ellipses",
+       [](auto& m) {
+         return Einsum("... ... i -> i", m.Zeros({2, 3}));
+       },
+       {"'...' twice"}},
+      {"einsum of two sizes",
+       [](auto& m) {
+         return Einsum("(h d) -> h d", m.Zeros({6}), {{"h", 2}, {"h", 3}});
+       },
+       {"Einsum", "two sizes of 'h'"}},
       {"einsum without a result",
        [](auto& m) {
          return Einsum("i j", m.Zeros({2, 3}));

@@ -107,8 +107,7 @@ class RuleBinder {
     for (size_t l = 0; l < letters.size(); ++l) {
       if (sizes[l] != kUnknown) continue;
       return Error(absl::StrCat("nothing says how large '", letters[l].name,
-                                "' is; let it be a dimension of an operand, or give its size "
-                                "(RuleText::sizes)"));
+                                "' is; let it be a dimension of an operand, or give its size"));
     }
     return absl::OkStatus();
   }
@@ -159,6 +158,7 @@ class RuleBinder {
                                 Names(letters, dim), "' is ", known,
                                 "; sizes of one letter must be equal"));
     }
+    if (known == 0 && size == 0) return false;  // any size would do; another operand may say it
     if (known == 0 || size % known != 0) {
       return Error(absl::StrCat("size ", size, " of operand ", operand, " is no multiple of ",
                                 known, " ('", Names(letters, dim), "')"));

@@ -71,6 +71,7 @@ class RuleParser {
     for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
       if (word == "...") {
         if (!term.dims.empty() || open) return Error("has '...' after a dimension");
+        if (term.ellipsis) return Error("has '...' twice in one term");
         term.ellipsis = true;
         continue;
       }

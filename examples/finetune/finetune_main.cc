@@ -57,14 +57,15 @@ void Declare(CLI::App& app, Flags& flags) {
                  "write the model that comes of it into this Hugging Face folder, as a whole")
       ->type_name("FOLDER");
   app.add_option("--lora-rank", flags.lora.rank,
-                 "train adapters of this rank in place of the weights; 0: the weights")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+                 "train adapters of this rank in place of the weights (default: the weights)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--lora-alpha", flags.lora_alpha,
                  "adapters are multiplied by this, divided by their rank (default: the rank)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->needs("--lora-rank");
   app.add_option("--lora-layers", flags.lora.layers, "names of the layers that get adapters")
       ->delimiter(',')
+      ->needs("--lora-rank")
       ->capture_default_str();
   app.add_option("--adapter", flags.adapter, "begin with the adapters of this folder of PEFT's")
       ->excludes("--lora-rank")
@@ -93,6 +94,10 @@ absl::Status ReadAdapters(const Flags& flags, TrainConfig& config) {
   if (!flags.has_adapters()) {
     if (flags.adapter_out.empty()) return absl::OkStatus();
     return InvalidArgument({"--adapter-out: there are no adapters; give --lora-rank or --adapter"});
+  }
+  if (!flags.out.empty() && flags.out == flags.adapter_out) {
+    return InvalidArgument({"--adapter-out: '", flags.out, "' is --out, too, and who reads the ",
+                            "model there would add the adapters once more; give another folder"});
   }
   config.adapter = flags.adapter;
   config.lora = flags.lora;

@@ -105,6 +105,8 @@ done
 "$finetune" "${lora[@]}" --mesh=tp=2 --lora-rank=2 --steps=3 --save=lora.run >out 2>&1 || fail "$(cat out)"
 "$finetune" "${lora[@]}" --steps=6 --mesh=tp=2 --lora-rank=2 --save=lora.run --resume --adapter-out=resumed.adapter >out 2>&1 || fail "$(cat out)"
 "$finetune" "${lora[@]}" --steps=6 --mesh=tp=2 --lora-rank=2 --adapter-out=whole.adapter >out 2>&1 || fail "$(cat out)"
+"$dtensor" checkpoint export lora.run lora.exported >out 2>&1
+[[ $(<out) == *"has an adapter"* ]] || fail "adapters are exported: $(cat out)"
 cmp resumed.adapter/adapter_model.safetensors whole.adapter/adapter_model.safetensors || fail "a resumed adapter is another"
 
 # refuses WORDS ARG...: status 2, and one line.
@@ -134,6 +136,9 @@ refuses "cannot read 'nowhere/adapter_config.json'" --seq=16 --model=base --adap
 refuses "there is no linear layer 'c_attn'; there are" --seq=16 --model=base --lora-rank=2 --lora-layers=c_attn
 refuses "--lora-alpha: the run in 'lora.run' was begun with 2, not 5" --seq=16 --model=base --mesh=tp=2 --warmup=2 --save=lora.run \
   --resume --lora-rank=2 --lora-alpha=5
+refuses "is --out, too" --seq=16 --model=base --lora-rank=2 --out=both --adapter-out=both
+refuses "requires" --seq=16 --model=base --lora-alpha=2
+refuses "requires" --seq=16 --model=base --adapter=adapter --lora-layers=q_proj
 refuses "excludes" --seq=16 --model=base --adapter=adapter --lora-rank=2
 refuses 'preset "tpp"' --seq=16 --model=base --plan=tpp
 refuses "--seed: the run in 'run' was begun with 1, not 7" --seq=16 --model=base --save=run --resume --seed=7 "${same[@]}"

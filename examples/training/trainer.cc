@@ -121,7 +121,7 @@ absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
 namespace {
 
 bool MovesBiases(const TrainConfig& config, const TransformerConfig& model) {
-  return model.router_score == RouterScore::kSigmoid && config.bias_rate > 0;
+  return !config.lora && model.router_score == RouterScore::kSigmoid && config.bias_rate > 0;
 }
 
 absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config, bool& moves_biases) {
@@ -142,6 +142,12 @@ absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config, boo
   model->SetDType(config.dtype);
   if (config.lora) DT_RETURN_IF_ERROR(AddLora(*model, *config.lora));
   return model;
+}
+
+// What of adapters a resumed run must have as before, and parameters do not say.
+std::string ScaleText(const LoraOptions& lora) {
+  return absl::StrCat(lora.alpha, lora.rank_stabilized ? " (rank-stabilized)" : "",
+                      lora.dropout > 0 ? absl::StrCat(" with dropout ", lora.dropout) : "");
 }
 
 // While this exists, the model applies no dropout and draws no seeds, so that the next training
@@ -265,7 +271,7 @@ TrainingState Trainer::State() {
                    {"batch", absl::StrCat(config_.batch)},
                    {"seq", absl::StrCat(config_.sequence)},
                    {"text", absl::StrCat(config_.text_digest)},
-                   {"lora-alpha", config_.lora ? absl::StrCat(config_.lora->alpha) : "none"},
+                   {"lora-alpha", config_.lora ? ScaleText(*config_.lora) : "none"},
                    {"mesh", config_.mesh.ToString()}};
   if (const absl::StatusOr<ParallelPlan> plan = MakePlan(config_); plan.ok()) {
     state.plan = plan->ToString();

@@ -56,7 +56,8 @@ struct TrainConfig {
   int64_t micro_batches = 1;
   double lr = 3e-3, clip = 1.0;
   // Of models with experts: BalancingLoss (mixture.h) times this is a part of the training loss.
-  // Those with sigmoid scores move their biases by the rate after each step (BalanceByBias).
+  // Those with sigmoid scores move their biases by the rate after each step (BalanceByBias), unless
+  // adapters are trained.
   double balance = 0.01, bias_rate = 0.001;
   int64_t warmup = 50;  // steps over which lr rises linearly
   AdamWOptions adamw;

@@ -185,8 +185,11 @@ TEST_F(AdapterFolder, GoesOutAndInOnAnyMesh) {
     Transformer model(adapted.config);
     DT_RETURN_IF_ERROR(AddLora(model, adapted.lora));
     DT_RETURN_IF_ERROR(adapted.Place(model, context, *DeviceMesh::Parse("tp=2"), "tp"));
-    DT_RETURN_IF_ERROR(
-        SaveAdapter(model, folder_, {.config = LoraToJson(adapted.lora, "a model")}));
+    DT_RETURN_IF_ERROR(LoadAdapter(model, kPeft).status());
+    SaveHuggingFaceOptions options;
+    options.config = LoraToJson(adapted.lora, "a model");
+    options.max_file_bytes = 1;  // of adapters PEFT reads one file
+    DT_RETURN_IF_ERROR(SaveAdapter(model, folder_, options));
     DT_ASSIGN_OR_RETURN(auto mine, AdaptersOf(model));
     if (context.rank() == 0) saved = std::move(mine);
     return absl::OkStatus();
@@ -201,7 +204,10 @@ TEST_F(AdapterFolder, GoesOutAndInOnAnyMesh) {
   for (const auto& [name, info] : theirs.tensors()) {
     const auto found = ours.tensors().find(name);
     ASSERT_TRUE(found != ours.tensors().end()) << name;
-    EXPECT_EQ(found->second.shape, info.shape) << name;
+    DT_ASSERT_OK_AND_ASSIGN(const StoredTensor mine, ReadStoredTensor(ours, name));
+    DT_ASSERT_OK_AND_ASSIGN(const StoredTensor want, ReadStoredTensor(theirs, name));
+    EXPECT_EQ(mine.shape, want.shape) << name;
+    EXPECT_EQ(mine.values, want.values) << name;
   }
   DT_ASSERT_OK_AND_ASSIGN(const LoraOptions again, ReadLoraOptions(folder_));
   EXPECT_EQ(LoraToJson(again), LoraToJson(adapted.lora));
@@ -245,6 +251,8 @@ TEST_F(AdapterFolder, IsApartFromTheModels) {
     EXPECT_THAT(SaveHuggingFace(model, folder_, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("lora_"), HasSubstr("MergeLora"))));
+    EXPECT_THAT(SaveAdapter(model, folder_, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("LoraToJson")));
     EXPECT_THAT(SaveAdapter(plain, folder_, {}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("AddLora")));
     EXPECT_THAT(LoadAdapter(model, folder_),  // it has a model's weights alone
@@ -281,6 +289,16 @@ TEST(LoraJson, IsReadAsItIsWritten) {
   EXPECT_EQ(read.layers, options.layers);
 }
 
+TEST(LoraJson, KeepsAnyScale) {
+  for (const double alpha : {0.0, 1e300, 1e15, 123456789.25}) {
+    const absl::StatusOr<LoraOptions> read = LoraFromJson(LoraToJson({.alpha = alpha}));
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(read->alpha, alpha);
+  }
+  EXPECT_TRUE(
+      LoraFromJson(R"({"target_modules": null, "init_lora_weights": "gaussian"})")->layers.empty());
+}
+
 TEST(LoraJson, RefusesWhatThereIsNot) {
   for (const auto& [json, word] : {
            std::pair<const char*, const char*>{"[]", "no JSON object"},
@@ -293,6 +311,11 @@ TEST(LoraJson, RefusesWhatThereIsNot) {
            {R"({"use_dora": true})", "two matrices"},
            {R"({"rank_pattern": {"q_proj": 3}})", "rank_pattern.q_proj"},
            {R"({"alpha_pattern": {"a": 3}})", "one scale"},
+           {R"({"rank_pattern": [3]})", "rank_pattern"},
+           {R"({"lora_alpha": -1})", "lora_alpha"},
+           {R"({"init_lora_weights": "pissa_niter_16"})", "path_initial_model_for"},
+           {R"({"init_lora_weights": 1})", "init_lora_weights"},
+           {R"({"kasa_config": {"a": 1}})", "two matrices"},
            {R"({"modules_to_save": ["lm_head"]})", "target_modules"},
            {R"({"layers_to_transform": [0]})", "target_modules"},
        }) {

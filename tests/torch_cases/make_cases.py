@@ -70,7 +70,7 @@ def case(name, function, *operands):
         tensors[f"{name}/{part}"] = x.detach().clone().contiguous()
 
 
-def einsums():
+def einsums():  # the last family of main(): what is drawn here changes no other case
     def einsum(text):
         return lambda *operands: torch.einsum(text, *operands)
 
@@ -322,7 +322,7 @@ def expert_mlp(x, experts, weights, gate, up, down):
     return (weights[..., None] * y).sum(-2)
 
 
-def mixtures():  # the last: what is drawn here changes no other case
+def mixtures():
     for name, k, shape in (("topk", 2, (3, 4, 7)), ("topk_all", 7, (3, 4, 7)), ("topk_vector", 1, (5,))):
         case(name, lambda x: torch.topk(x, k, dim=-1, sorted=True), randn(*shape))
 

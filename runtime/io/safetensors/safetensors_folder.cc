@@ -53,6 +53,10 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::s
   return files;
 }
 
+std::string SafetensorsIndexName(absl::string_view file) {
+  return absl::StrCat(file, ".index.json");
+}
+
 std::string SafetensorsIndexText(const std::map<std::string, std::string>& files,
                                  int64_t total_bytes) {
   json index;
@@ -66,7 +70,7 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& fol
   SafetensorsFolder out;
   out.path_ = folder;
   const std::string one = absl::StrCat(folder, "/", file);
-  const std::string index = absl::StrCat(one, ".index.json");
+  const std::string index = absl::StrCat(folder, "/", SafetensorsIndexName(file));
   const auto open = [&out](const std::string& path) -> absl::StatusOr<const SafetensorsReader*> {
     DT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(path));
     out.files_.push_back(std::make_unique<const SafetensorsReader>(std::move(reader)));
@@ -79,7 +83,7 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& fol
   }
   if (!Exists(index)) {
     return absl::NotFoundError(absl::StrCat("there is neither '", one, "' nor '", index,
-                                            "'; give a folder with a model's weights"));
+                                            "'; give a folder that has one of them"));
   }
   DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(index, kMaxIndexBytes));
   const auto files = ParseSafetensorsIndex(text);

@@ -21,7 +21,8 @@
 namespace DTENSOR_EXPORT dtensor {
 
 inline constexpr absl::string_view kSafetensorsFile = "model.safetensors";
-inline constexpr absl::string_view kSafetensorsIndex = "model.safetensors.index.json";
+// The name of the index of several files in place of the one: "model.safetensors.index.json".
+std::string SafetensorsIndexName(absl::string_view file = kSafetensorsFile);
 
 class SafetensorsFolder {
  public:
@@ -31,11 +32,10 @@ class SafetensorsFolder {
   };
 
   // Reads the headers of all files. If the folder has both model.safetensors and an index, the
-  // former is used, as in Hugging Face's library. `file`: another name for the one file; its index
-  // has '.index.json' behind that. Errors: kNotFound for a folder that has neither,
-  // and for a file that the index names but that does not exist; those of ParseSafetensorsIndex;
-  // kInvalidArgument, naming index, file and tensor, if a file lacks a tensor; those of
-  // SafetensorsReader::Open.
+  // former is used, as in Hugging Face's library. `file`: the name of the single file; that of the
+  // index follows from it. Errors: kNotFound for a folder that has neither, and for a file that the
+  // index names but that does not exist; those of ParseSafetensorsIndex; kInvalidArgument, naming
+  // index, file and tensor, if a file lacks a tensor; those of SafetensorsReader::Open.
   static absl::StatusOr<SafetensorsFolder> Open(const std::string& folder,
                                                 absl::string_view file = kSafetensorsFile);
 

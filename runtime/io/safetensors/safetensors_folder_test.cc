@@ -113,19 +113,19 @@ TEST_F(SafetensorsFolderTest, MayHaveAnIndex) {
   const float one = 1, two = 2;
   DT_ASSERT_OK(WriteSafetensors(Path("f1"), {{{"a", DType::kF32, {}, &one}}}, {}));
   DT_ASSERT_OK(WriteSafetensors(Path("f2"), {{{"b", DType::kF32, {}, &two}}}, {}));
-  WriteText(kSafetensorsIndex, SafetensorsIndexText({{"a", "f1"}, {"b", "f2"}}, 8));
+  WriteText(SafetensorsIndexName(), SafetensorsIndexText({{"a", "f1"}, {"b", "f2"}}, 8));
   DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder folder, SafetensorsFolder::Open(folder_));
   EXPECT_EQ(folder.tensors().at("a").file->path(), Path("f1"));
   EXPECT_EQ(folder.tensors().at("b").file->path(), Path("f2"));
   const auto refused = [&](absl::string_view index, absl::string_view why) {
-    WriteText(kSafetensorsIndex, index);
+    WriteText(SafetensorsIndexName(), index);
     EXPECT_THAT(SafetensorsFolder::Open(folder_), Refuses(HasSubstr(why))) << index;
   };
   refused("[]", "no JSON object");
   refused("{\"weight_map\": []}", "no object \"weight_map\"");
   refused("{\"weight_map\": {\"a\": \"../f1\"}}", "'a' is no name of a file beside it");
   refused("{\"weight_map\": {\"b\": \"f1\"}}", "tensor 'b' is not in f1");
-  WriteText(kSafetensorsIndex, "{\"weight_map\": {\"a\": \"f3\"}}");
+  WriteText(SafetensorsIndexName(), "{\"weight_map\": {\"a\": \"f3\"}}");
   EXPECT_THAT(SafetensorsFolder::Open(folder_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("f3")));
 }
