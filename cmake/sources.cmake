@@ -477,6 +477,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/optim/clip.cc
   dtensor/nn/optim/loss_scaler.cc
   dtensor/nn/optim/lr_schedule.cc
+  dtensor/nn/optim/muon.cc
   dtensor/nn/optim/optimizer.cc
   dtensor/nn/optim/parameter_checks.cc
   dtensor/nn/optim/sgd.cc
@@ -549,6 +550,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/optim/clip.h
   dtensor/nn/optim/loss_scaler.h
   dtensor/nn/optim/lr_schedule.h
+  dtensor/nn/optim/muon.h
   dtensor/nn/optim/optimizer.h
   dtensor/nn/optim/sgd.h
   dtensor/nn/parameter.h

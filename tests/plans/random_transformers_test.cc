@@ -1,12 +1,13 @@
 // Random Transformers by random presets: losses, router sums, gradients and weights after steps of
-// AdamW are those of one rank. Random are the model (heads, windows, norms, scalings of positions,
-// tied weights, experts, shared experts, layers without experts), whether adapters train in place
-// of its weights, the mesh and what each axis does, the micro-batches and how they go through a
-// pipeline, and what is recomputed. DTENSOR_SECONDS
-// sets how long the slow test runs; a failure names the seed.
+// AdamW, or Muon, are those of one rank. Random are the model (heads, windows, norms, scalings of
+// positions, tied weights, experts, shared experts, layers without experts), whether adapters train
+// in place of its weights, the mesh and what each axis does, the micro-batches and how they go
+// through a pipeline, and what is recomputed. DTENSOR_SECONDS sets how long the slow test runs; a
+// failure names the seed.
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/lora.h"
 #include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/muon.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
@@ -46,6 +48,7 @@ struct Program {
   ParallelPlanOptions options = {.seed = 3, .allow_uneven = true};
   int64_t bucket_bytes = 0;
   LoraOptions lora = {.layers = {}};  // without layers: none
+  bool muon = false;                  // steps the matrices
 
   std::string ToString() const {
     return absl::StrCat(
@@ -59,7 +62,7 @@ struct Program {
         config.tie_embeddings ? ", tied" : "", "; batch ", batch, ", sequence ", sequence,
         ", micro-batches ", micro_batches, by_pipeline ? " by 1F1B" : "",
         "; recomputed: ", absl::StrJoin(options.recompute, " "),
-        "; adapters: ", absl::StrJoin(lora.layers, " "));
+        "; adapters: ", absl::StrJoin(lora.layers, " "), muon ? "; Muon" : "");
   }
 };
 
@@ -190,6 +193,7 @@ Program RandomProgram(uint32_t seed) {
   program.options.keep_gathered = choices.Coin();
   program.bucket_bytes = choices.Of<int64_t>({0, 500, kBucketBytes});
   ChooseAdapters(choices, program);
+  program.muon = choices.Chance(25);
   return program;
 }
 
@@ -226,15 +230,15 @@ class RankRun {
     if (!program_.lora.layers.empty()) DT_RETURN_IF_ERROR(AddAdapters());
     DT_RETURN_IF_ERROR(plan.Apply(model_, context_, mesh_, program_.options));
     const std::vector<DistributedTensor> parameters = model_.Parameters();
-    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {}));
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer, MakeOptimizer(parameters));
     for (int step = 0; step < 3; ++step) {
       DT_ASSIGN_OR_RETURN(const DistributedTensor loss, LossAndGradients());
       DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss));
       outcome_.losses.push_back(value[0]);
       DT_RETURN_IF_ERROR(ReduceGradients(parameters));
       if (step == 0) DT_RETURN_IF_ERROR(Read(/*gradients=*/true, outcome_.gradients));
-      DT_RETURN_IF_ERROR(adamw.Step(0.01));
-      adamw.ClearGradients();
+      DT_RETURN_IF_ERROR(optimizer->Step(0.01));
+      optimizer->ClearGradients();
     }
     DT_RETURN_IF_ERROR(Read(/*gradients=*/false, outcome_.weights));
     if (program_.lora.layers.empty()) return std::move(outcome_);
@@ -244,6 +248,22 @@ class RankRun {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
+      const std::vector<DistributedTensor>& parameters) const {
+    MuonGroup matrices;
+    AdamWGroup others;
+    for (const DistributedTensor& parameter : parameters) {
+      const bool is_matrix = program_.muon && parameter.ndim() > 1;
+      (is_matrix ? matrices.parameters : others.parameters).push_back(parameter);
+    }
+    if (!program_.muon) {
+      DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {}));
+      return std::make_unique<AdamW>(std::move(adamw));
+    }
+    DT_ASSIGN_OR_RETURN(Muon muon, Muon::Create({matrices}, {others}));
+    return std::make_unique<Muon>(std::move(muon));
+  }
+
   // With first values that are nowhere 0, so that all of them have gradients.
   absl::Status AddAdapters() {
     DT_RETURN_IF_ERROR(AddLora(model_, program_.lora));

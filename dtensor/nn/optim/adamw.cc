@@ -4,32 +4,39 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/optim/adamw_step.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/optimizer.h"
 
 namespace dtensor {
-namespace {
 
-absl::Status CheckOptions(const AdamWOptions& options) {
+absl::Status internal::CheckAdamW(absl::string_view who, const AdamWOptions& options) {
   for (const double beta : {options.beta1, options.beta2}) {
     if (beta >= 0 && beta < 1) continue;
-    return InvalidArgument({"AdamW: a beta is ", absl::StrCat(beta), "; take one in [0, 1)"});
+    return InvalidArgument({who, ": a beta is ", absl::StrCat(beta), "; take one in [0, 1)"});
   }
   for (const double number : {options.eps, options.weight_decay}) {
     if (std::isfinite(number) && number >= 0) continue;
     return InvalidArgument(
-        {"AdamW: eps or weight_decay is ", absl::StrCat(number), "; take a finite number >= 0"});
+        {who, ": eps or weight_decay is ", absl::StrCat(number), "; take a finite number >= 0"});
   }
   return absl::OkStatus();
 }
 
-}  // namespace
+kernels::AdamWStep internal::AdamWStepOf(const AdamWOptions& options, double lr, int64_t step) {
+  return {.lr = lr,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .step = step};
+}
 
 absl::StatusOr<AdamW> AdamW::Create(std::vector<AdamWGroup> groups) {
   AdamW adamw;
   std::vector<Group> all;
   for (const AdamWGroup& group : groups) {
-    DT_RETURN_IF_ERROR(CheckOptions(group.options));
+    DT_RETURN_IF_ERROR(internal::CheckAdamW("AdamW", group.options));
     all.push_back({group.parameters,
                    group.lr_scale,
                    group.options.master_weights,
@@ -50,15 +57,10 @@ absl::StatusOr<AdamW> AdamW::Create(std::vector<DistributedTensor> parameters,
 }
 
 absl::Status AdamW::Apply(const Update& update) {
-  const AdamWOptions& options = options_[update.index];
-  const kernels::AdamWStep step = {.lr = update.lr,
-                                   .beta1 = options.beta1,
-                                   .beta2 = options.beta2,
-                                   .eps = options.eps,
-                                   .weight_decay = options.weight_decay,
-                                   .step = update.step};
-  return kernels::AdamW(update.parameter.device(), step, update.parameter, update.gradient,
-                        update.states[0], update.states[1], update.grad_scale, update.master);
+  return kernels::AdamW(update.parameter.device(),
+                        internal::AdamWStepOf(options_[update.index], update.lr, update.step),
+                        update.parameter, update.gradient, update.states[0], update.states[1],
+                        update.grad_scale, update.master);
 }
 
 }  // namespace dtensor

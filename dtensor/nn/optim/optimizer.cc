@@ -131,9 +131,16 @@ absl::Status Optimizer::Step(double lr, const DistributedTensor& grad_scale) {
     if (!grad_scale.defined() || !parameter.grad().defined()) continue;
     DT_RETURN_IF_ERROR(CheckScale(grad_scale, parameter));
   }
+  std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].grad().defined()) DT_RETURN_IF_ERROR(StepOne(i, lr, grad_scale));
+    if (parameters_[i].grad().defined()) indices.push_back(i);
   }
+  DT_RETURN_IF_ERROR(Prepare(indices, grad_scale));
+  for (const size_t i : indices) DT_RETURN_IF_ERROR(StepOne(i, lr, grad_scale));
+  return absl::OkStatus();
+}
+
+absl::Status Optimizer::Prepare(absl::Span<const size_t>, const DistributedTensor&) {
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// Optimizer: what AdamW (adamw.h) and Sgd (sgd.h) have in common: groups of parameters, in-place
-// steps, and states with the layouts of their parameters.
+// Optimizer: what AdamW (adamw.h), Muon (muon.h) and Sgd (sgd.h) have in common: groups of
+// parameters, in-place steps, and states with the layouts of their parameters.
 //
 //   DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(model.Parameters(), {.weight_decay = 0.1}));
 //   for (...) {
@@ -57,12 +57,12 @@ class Optimizer {
 
   // Makes one step in place, with gradients times `grad_scale`: a replicated scalar, f32 (f64 for
   // f64 parameters); undefined means 1. Parameters without a gradient, and their states, do not
-  // change. No communication. Local data may have any strides; it is copied if it is not row-major.
-  // Errors, before anything is written: kFailedPrecondition if a gradient is Partial or has another
-  // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
-  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks one
-  // of the parameter's ranks. Then failures. A rank that is not on a parameter's mesh only counts
-  // the step, and notes the write (BeforeWrite).
+  // change. No communication, except for Muon's. Local data may have any strides; it is copied if
+  // it is not row-major. Errors, before anything is written: kFailedPrecondition if a gradient is
+  // Partial or has another layout than its parameter (call ReduceGradients); kInvalidArgument for a
+  // scale whose type, shape, layout or Context does not fit a parameter that has a gradient, or
+  // whose mesh lacks one of the parameter's ranks. Then failures. A rank that is not on a
+  // parameter's mesh only counts the step, and notes the write (BeforeWrite).
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
@@ -93,6 +93,13 @@ class Optimizer {
   };
   // Must be called once. Errors: see above.
   absl::Status Init(absl::Span<const Group> groups);
+
+  // Called in each step, before the first Apply, with the numbers of the parameters that have
+  // gradients, ascending: for what needs more than one rank's part of them. It may communicate.
+  virtual absl::Status Prepare(absl::Span<const size_t> indices,
+                               const DistributedTensor& grad_scale);
+  // State number `i` of Group::states.
+  const DistributedTensor& state(size_t index, size_t i) const { return slots_[index].tensors[i]; }
 
   // One parameter's step, on row-major local tensors.
   struct Update {
