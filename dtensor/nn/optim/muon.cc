@@ -103,7 +103,9 @@ absl::StatusOr<Muon> Muon::Create(std::vector<MuonGroup> matrices, std::vector<A
   }
   for (const AdamWGroup& group : others) {
     DT_RETURN_IF_ERROR(internal::CheckAdamW("Muon", group.options));
-    all.push_back({group.parameters, group.lr_scale, group.options.master_weights,
+    all.push_back({group.parameters,
+                   group.lr_scale,
+                   group.options.master_weights,
                    {"exp_avg", "exp_avg_sq"}});
     muon.options_.insert(muon.options_.end(), group.parameters.size(), group.options);
   }
@@ -124,10 +126,10 @@ TensorOr Muon::Momentum(size_t index, const DistributedTensor& grad_scale) {
   const auto step = [&]() -> absl::Status {
     Device& device = parameter.context().device();
     DT_ASSIGN_OR_RETURN(const Tensor local, kernels::Contiguous(device, gradient.local()));
-    return kernels::Sgd(
-        device, {.lr = -1, .momentum = options.momentum, .nesterov = options.nesterov}, u.local(),
-        local, options.momentum == 0 ? Tensor() : buffer.local(),
-        grad_scale.defined() ? grad_scale.local() : Tensor());
+    return kernels::Sgd(device,
+                        {.lr = -1, .momentum = options.momentum, .nesterov = options.nesterov},
+                        u.local(), local, options.momentum == 0 ? Tensor() : buffer.local(),
+                        grad_scale.defined() ? grad_scale.local() : Tensor());
   };
   const absl::Status status = step();
   if (!status.ok()) return parameter.context().communicator().Fail(status);
@@ -140,16 +142,15 @@ absl::Status Muon::OrthogonalizeAtOnce(absl::Span<const size_t> indices,
   for (size_t i = 0; i < indices.size(); ++i) {
     const DistributedTensor& parameter = parameters()[indices[i]];
     DT_ASSIGN_OR_RETURN(const DistributedTensor u, Momentum(indices[i], grad_scale));
-    DT_ASSIGN_OR_RETURN(const Layout there,
-                        WholeMatrices(parameter.layout(), static_cast<int>(i)));
+    DT_ASSIGN_OR_RETURN(const Layout there, WholeMatrices(parameter.layout(), static_cast<int>(i)));
     DT_ASSIGN_OR_RETURN(whole.emplace_back(), u.Redistribute(there));
   }
   for (size_t i = 0; i < indices.size(); ++i) {
     const MuonOptions& options = *matrix(indices[i]);
     const DType dtype = whole[i].dtype();
     const DType narrow = dtype == DType::kF64 ? dtype : options.dtype;
-    DT_ASSIGN_OR_RETURN(
-        whole[i], Cast(NewtonSchulz(Cast(whole[i], narrow), options.iterations), dtype));
+    DT_ASSIGN_OR_RETURN(whole[i],
+                        Cast(NewtonSchulz(Cast(whole[i], narrow), options.iterations), dtype));
   }
   for (size_t i = 0; i < indices.size(); ++i) {
     DT_ASSIGN_OR_RETURN(orthogonal_[indices[i]],

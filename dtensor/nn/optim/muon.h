@@ -17,10 +17,11 @@
 // brings whole matrices to ranks, a different one to each rank of a parameter's mesh, computes, and
 // brings the results back: every matrix is orthogonalized once, on one rank, also one that is
 // replicated. Ranks do as many at a time as the mesh has ranks, alike in shape as far as possible,
-// so a rank has one whole matrix at a time. Of a parameter [e, m, n], a stack of matrices such as
-// experts', each rank gets some. A matrix is received once by its rank and sent back once: about as
-// many bytes as a reduce-scatter and an all-gather of the gradients. For a given matrix the same
-// bits come out on every mesh, if gradients have the same bits.
+// so a rank has one whole matrix at a time, and, until the step is made, the shards of all O in
+// f32. Of a parameter [e, m, n], a stack of matrices such as experts', each rank gets some. A
+// matrix is received once by its rank and sent back once: about as many bytes as a reduce-scatter
+// and an all-gather of the gradients. If gradients have the same bits, so has the step of a matrix,
+// on every mesh.
 #ifndef DTENSOR_NN_OPTIM_MUON_H_
 #define DTENSOR_NN_OPTIM_MUON_H_
 
@@ -75,7 +76,9 @@ class Muon : public Optimizer {
 
  private:
   Muon() : Optimizer("Muon") {}
-  const MuonOptions* matrix(size_t index) const { return std::get_if<MuonOptions>(&options_[index]); }
+  const MuonOptions* matrix(size_t index) const {
+    return std::get_if<MuonOptions>(&options_[index]);
+  }
   // u, in the parameter's layout; moves the momentum.
   TensorOr Momentum(size_t index, const DistributedTensor& grad_scale);
   // Orthogonalizes parameters of one mesh, one for each of its ranks.

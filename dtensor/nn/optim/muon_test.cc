@@ -110,8 +110,7 @@ struct Problem {
       DT_ASSIGN_OR_RETURN(out.matrices.emplace_back(),
                           SmallParameter(context, place, out.shapes[i], dtype, values));
     }
-    DT_ASSIGN_OR_RETURN(out.vector,
-                        SmallParameter(context, place, {4}, dtype, SomeValues(4, 20)));
+    DT_ASSIGN_OR_RETURN(out.vector, SmallParameter(context, place, {4}, dtype, SomeValues(4, 20)));
     return out;
   }
   Values Gradient(size_t i, int t) const {
@@ -225,9 +224,8 @@ TEST(Muon, StepsOnOtherMeshesThanItsOwnRanks) {
     DT_ASSIGN_OR_RETURN(const DeviceMesh last, pair.OnRanks({1, 2}));
     std::vector<DistributedTensor> parameters;
     std::vector<Reference> want;
-    for (const Layout& layout :
-         {Layout::Replicated(first, 2), *Layout::Parse(last, "[tp] []"),
-          *Layout::Parse(last, "[] [tp]")}) {
+    for (const Layout& layout : {Layout::Replicated(first, 2), *Layout::Parse(last, "[tp] []"),
+                                 *Layout::Parse(last, "[] [tp]")}) {
       DT_ASSIGN_OR_RETURN(parameters.emplace_back(),
                           SmallTensor(context, layout, {4, 3}, DType::kF64, SomeValues(12, 1)));
       DT_RETURN_IF_ERROR(parameters.back().set_requires_grad(true));
@@ -239,8 +237,7 @@ TEST(Muon, StepsOnOtherMeshesThanItsOwnRanks) {
     reference.Step(0.1, SomeValues(12, 2));
     for (const DistributedTensor& parameter : parameters) {
       if (!parameter.spec().on_mesh) continue;
-      EXPECT_THAT(SmallValues(parameter),
-                  IsOkAndHolds(Pointwise(DoubleNear(1e-10), reference.p)));
+      EXPECT_THAT(SmallValues(parameter), IsOkAndHolds(Pointwise(DoubleNear(1e-10), reference.p)));
     }
     return absl::OkStatus();
   }));
