@@ -108,6 +108,21 @@ TEST(Einsum, FollowsItsLetters) {
   });
 }
 
+// Which size a letter has does not depend on the order of operands, nor on others that are 0.
+TEST(Einsum, LearnsSizesFromAnyOperand) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    const auto zeros = [&](Dims shape) {
+      return Full(context, DeviceMesh(), Placements{}, shape, DType::kF64, 0);
+    };
+    const LetterSizes sizes = {{"k", 0}};
+    DT_ASSIGN_OR_RETURN(const auto a, Einsum("(h k), h -> k", zeros({0}), zeros({2}), sizes));
+    DT_ASSIGN_OR_RETURN(const auto b, Einsum("h, (h k) -> k", zeros({2}), zeros({0}), sizes));
+    EXPECT_EQ(a.shape(), Dims{0});
+    EXPECT_EQ(b.shape(), Dims{0});
+    return absl::OkStatus();
+  }));
+}
+
 // A product in one order of dimensions is that in another, bit for bit; gradients are sums in
 // another order.
 TEST(Einsum, IsTheSameProductAsMatMul) {
