@@ -87,12 +87,11 @@ TensorOr LinearLayer::Adapted(const TensorOr& y, const DistributedTensor& x) con
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
   const TensorOr weight = weight_->ValueOn(x.mesh());
   if (bias_ == nullptr) return Adapted(Linear(x, weight), x);
-  const TensorOr bias = bias_->ValueOn(x.mesh());
   DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor y,
-                      Adapted(partial ? Linear(x, weight) : Linear(x, weight, bias), x));
+  if (!partial) return Adapted(Linear(x, weight, bias_->ValueOn(x.mesh())), x);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y, Adapted(Linear(x, weight), x));
   // An adapter that lies otherwise than the weight has had the sum reduced: Finish adds no bias.
-  return partial && !y.layout().is_partial() ? Add(y, bias) : TensorOr(y);
+  return y.layout().is_partial() ? TensorOr(y) : Add(y, bias_->ValueOn(x.mesh()));
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {

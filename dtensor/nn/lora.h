@@ -41,12 +41,11 @@ struct LoraOptions {
 
 // Gives adapters to the linear layers that the options name, and makes all other parameters of the
 // model buffers, which are not trained (set Parameter::trained again, after the last such call, for
-// those that are to be).
-// A is normal with a variance of 1 / (3 in), and B is 0, so at first results are the model's own;
-// Module::SkipFirstValues does not skip them. Errors, after which nothing has changed:
-// kInvalidArgument for options out of range, a name for which there is no linear layer, naming
-// those that there are, a layer that has an adapter, and one whose weight other modules share;
-// kFailedPrecondition if a parameter has memory.
+// those that are to be). A is normal with a variance of 1 / (3 in), and B is 0, so at first results
+// are the model's own; Module::SkipFirstValues does not skip them. No communication. Errors, after
+// which nothing has changed: kInvalidArgument for options out of range, a name for which there is
+// no linear layer, naming those that there are, a layer that has an adapter, and one whose weight
+// other modules share; kFailedPrecondition if a parameter has memory.
 absl::Status AddLora(Module& model, const LoraOptions& options);
 
 // Adds scale B A to the weight of each layer that has an adapter, in f32 (f64 for f64), and removes

@@ -1,7 +1,11 @@
-// The numbers that the cases' parameters and operands are, as formula.py makes them.
+// The numbers that the cases' parameters and operands are, as formula.py makes them; and how far
+// results are from those that were stored.
 #ifndef DTENSOR_TESTS_HUGGING_FACE_FORMULA_H_
 #define DTENSOR_TESTS_HUGGING_FACE_FORMULA_H_
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +25,19 @@ inline std::vector<double> Formula(absl::string_view name, int64_t n) {
     values.push_back(static_cast<double>((z ^ z >> 31) >> 40) / (1 << 23) - 1);
   }
   return values;
+}
+
+// The largest error, relative to the larger of the RMS of what was stored and `floor`.
+inline double ErrorOf(const std::vector<double>& values, const std::vector<double>& stored,
+                      double floor) {
+  if (values.size() != stored.size()) return HUGE_VAL;
+  double squares = 0, worst = 0;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    squares += stored[i] * stored[i];
+    const double error = std::fabs(values[i] - stored[i]);
+    worst = error <= worst ? worst : error;  // NaN stays
+  }
+  return worst / std::max(floor, std::sqrt(squares / static_cast<double>(stored.size())));
 }
 
 }  // namespace dtensor

@@ -1,8 +1,6 @@
 // Models that are made from Hugging Face's configurations compute what Hugging Face's do, results
 // and gradients by the same names, on one rank and by a plan. make_cases.py made what they are
 // compared with.
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -62,18 +60,6 @@ absl::StatusOr<Case> ReadCase(const SafetensorsReader& file, const std::string& 
                         ReadStoredTensor(file, tensor));
   }
   return out;
-}
-
-// The largest error, relative to the larger of the RMS of what was stored and `floor`.
-double ErrorOf(const std::vector<double>& values, const std::vector<double>& stored, double floor) {
-  if (values.size() != stored.size()) return HUGE_VAL;
-  double squares = 0, worst = 0;
-  for (size_t i = 0; i < stored.size(); ++i) {
-    squares += stored[i] * stored[i];
-    const double error = std::fabs(values[i] - stored[i]);
-    worst = error <= worst ? worst : error;  // NaN stays
-  }
-  return worst / std::max(floor, std::sqrt(squares / static_cast<double>(stored.size())));
 }
 
 class HuggingFace : public ::testing::TestWithParam<std::string> {

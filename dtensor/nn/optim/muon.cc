@@ -110,6 +110,7 @@ absl::StatusOr<Muon> Muon::Create(std::vector<MuonGroup> matrices, std::vector<A
     muon.options_.insert(muon.options_.end(), group.parameters.size(), group.options);
   }
   DT_RETURN_IF_ERROR(muon.Init(all));
+  muon.OrderMatrices();
   return muon;
 }
 
@@ -160,38 +161,38 @@ absl::Status Muon::OrthogonalizeAtOnce(absl::Span<const size_t> indices,
   return absl::OkStatus();
 }
 
+void Muon::OrderMatrices() {
+  std::vector<DeviceMesh> meshes;
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    if (matrix(i) == nullptr) continue;
+    const DeviceMesh& mesh = parameters()[i].mesh();
+    const auto found = std::find(meshes.begin(), meshes.end(), mesh);
+    matrices_.push_back({i, static_cast<size_t>(found - meshes.begin())});
+    if (found == meshes.end()) meshes.push_back(mesh);
+  }
+  const auto key = [this](const Matrix& m) {
+    return std::make_pair(m.mesh, parameters()[m.index].shape());
+  };
+  std::stable_sort(matrices_.begin(), matrices_.end(),
+                   [&](const Matrix& a, const Matrix& b) { return key(a) < key(b); });
+}
+
 absl::Status Muon::Prepare(absl::Span<const size_t> indices, const DistributedTensor& grad_scale) {
   orthogonal_.clear();
-  std::vector<size_t> matrices;
-  for (const size_t index : indices) {
-    if (matrix(index) != nullptr) matrices.push_back(index);
+  std::vector<Matrix> matrices;
+  for (const Matrix& m : matrices_) {
+    if (std::binary_search(indices.begin(), indices.end(), m.index)) matrices.push_back(m);
   }
   if (matrices.empty()) return absl::OkStatus();
-  // Those of one mesh after the other, and of each those of one shape.
-  const auto parameter = [this](size_t index) -> const DistributedTensor& {
-    return parameters()[index];
-  };
-  std::map<size_t, size_t> first_of_mesh;  // by index: the first parameter on its mesh
-  for (const size_t index : matrices) {
-    first_of_mesh[index] = *std::find_if(matrices.begin(), matrices.end(), [&](size_t other) {
-      return parameter(other).mesh() == parameter(index).mesh();
-    });
-  }
-  std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) {
-    return std::make_pair(first_of_mesh[a], parameter(a).shape()) <
-           std::make_pair(first_of_mesh[b], parameter(b).shape());
-  });
-  const NoGrad no_grad(parameter(matrices[0]).context());
+  const NoGrad no_grad(parameters()[matrices[0].index].context());
   for (size_t i = 0; i < matrices.size();) {
-    size_t end = i;
-    const auto ranks = static_cast<size_t>(parameter(matrices[i]).mesh().size());
-    while (end < matrices.size() && end - i < ranks &&
-           first_of_mesh[matrices[end]] == first_of_mesh[matrices[i]]) {
-      ++end;
+    const auto ranks = static_cast<size_t>(parameters()[matrices[i].index].mesh().size());
+    std::vector<size_t> at_once;
+    for (const size_t mesh = matrices[i].mesh;
+         i < matrices.size() && matrices[i].mesh == mesh && at_once.size() < ranks; ++i) {
+      at_once.push_back(matrices[i].index);
     }
-    DT_RETURN_IF_ERROR(
-        OrthogonalizeAtOnce(absl::MakeConstSpan(matrices).subspan(i, end - i), grad_scale));
-    i = end;
+    DT_RETURN_IF_ERROR(OrthogonalizeAtOnce(at_once, grad_scale));
   }
   return absl::OkStatus();
 }

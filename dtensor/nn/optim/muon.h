@@ -61,7 +61,9 @@ using MuonGroup = ParameterGroup<MuonOptions>;
 // kInvalidArgument for fewer than 2 dimensions; those of its operators.
 TensorOr NewtonSchulz(const TensorOr& x, int64_t iterations = 5);
 
-// States: "momentum_buffer" of matrices, and AdamW's of others (optimizer.h).
+// States: "momentum_buffer" of matrices, and AdamW's of others (optimizer.h). Step is collective
+// over the ranks of the matrices' meshes. Its errors are also those of Redistribute, such as a cap
+// on memory, after which some momenta have moved.
 class Muon : public Optimizer {
  public:
   // Errors: optimizer.h; kInvalidArgument also for a matrix that has not two or three dimensions.
@@ -81,11 +83,19 @@ class Muon : public Optimizer {
   }
   // u, in the parameter's layout; moves the momentum.
   TensorOr Momentum(size_t index, const DistributedTensor& grad_scale);
+  // Sets matrices_: those of one mesh after the other, and of each those of one shape.
+  void OrderMatrices();
   // Orthogonalizes parameters of one mesh, one for each of its ranks.
   absl::Status OrthogonalizeAtOnce(absl::Span<const size_t> indices,
                                    const DistributedTensor& grad_scale);
 
+  // One of the matrices; `mesh` numbers the meshes.
+  struct Matrix {
+    size_t index, mesh;
+  };
+
   std::vector<std::variant<MuonOptions, AdamWOptions>> options_;  // of each parameter
+  std::vector<Matrix> matrices_;                    // in the order in which they are orthogonalized
   std::map<size_t, DistributedTensor> orthogonal_;  // O of parameters whose step is to be made
 };
 
