@@ -105,6 +105,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/comparison.cc
   dtensor/ops/concat.cc
   dtensor/ops/contraction.cc
+  dtensor/ops/conv.cc
   dtensor/ops/cross_entropy.cc
   dtensor/ops/dim_units.cc
   dtensor/ops/dropout.cc
@@ -115,6 +116,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/expert_routing.cc
   dtensor/ops/extremum.cc
   dtensor/ops/functions.cc
+  dtensor/ops/halo.cc
   dtensor/ops/matmul.cc
   dtensor/ops/norm.cc
   dtensor/ops/reduce.cc
@@ -124,6 +126,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/softmax.cc
   dtensor/ops/token_exchange.cc
   dtensor/ops/view.cc
+  dtensor/ops/windows.cc
   dtensor/redistribution/chunked_move.cc
   dtensor/redistribution/plan_executor.cc
   dtensor/tensor/autograd.cc
@@ -287,6 +290,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/cpu/stream_copy.cc
   runtime/kernels/cpu/strided_walk.cc
   runtime/kernels/cpu/target_mean.cc
+  runtime/kernels/cpu/windows.cc
   runtime/kernels/cross_entropy.cc
   runtime/kernels/cudnn.cc
   runtime/kernels/elementwise.cc
@@ -299,6 +303,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/rope.cc
   runtime/kernels/softmax.cc
   runtime/kernels/target_mean.cc
+  runtime/kernels/windows.cc
   runtime/net/admission.cc
   runtime/net/framed_link.cc
   runtime/net/handshake.cc
@@ -310,6 +315,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/dtensor.h
   dtensor/layout/digest.h
   dtensor/ops/ops.h
+  dtensor/ops/windows.h
   dtensor/redistribution/chunked_move.h
   dtensor/redistribution/lineage.h
   dtensor/redistribution/plan_executor.h
@@ -414,6 +420,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/arguments/rope_frequency.h
   runtime/kernels/arguments/softmax_args.h
   runtime/kernels/arguments/strided_loop.h
+  runtime/kernels/arguments/windows_args.h
   runtime/kernels/attention.h
   runtime/kernels/box.h
   runtime/kernels/comparison.h
@@ -426,6 +433,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/optimizer.h
   runtime/kernels/reduce.h
   runtime/kernels/softmax.h
+  runtime/kernels/windows.h
   runtime/net/framed_link.h
   runtime/net/handshake.h
   runtime/net/socket.h
@@ -625,6 +633,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/kernels/cuda/rope.cu
   runtime/kernels/cuda/softmax.cu
   runtime/kernels/cuda/target_mean.cu
+  runtime/kernels/cuda/windows.cu
 )
 set(DTENSOR_NO_CUDA_SOURCES
   runtime/device/cuda/cuda_device_stub.cc

@@ -10,6 +10,7 @@
 #include "dtensor/layout/placement.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/ops/windows.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/status.h"

@@ -139,6 +139,15 @@ struct PadAttrs {
 };
 absl::Span<const OpDef* const> ConcatOps();
 
+// windows.cc
+struct WindowsAttrs {
+  int dim = 0, at = 0;
+  int64_t size = 1, step = 1, before = 0, dilation = 1;
+  double value = 0;
+  auto fields() const { return std::tie(dim, at, size, step, before, dilation, value); }
+};
+absl::Span<const OpDef* const> WindowsOps();
+
 // embedding.cc
 struct BincountAttrs {
   int64_t n = 0;

@@ -1,0 +1,178 @@
+// Convolutions and pooling: windows along each dimension, and then a product, or a reduction, of
+// each window.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/ops/windows.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor {
+namespace {
+
+// How windows move along one dimension.
+struct Move {
+  int64_t size = 1, stride = 1, before = 0, after = 0, dilation = 1;
+  bool is_identity() const { return size == 1 && stride == 1 && before == 0 && after == 0; }
+};
+
+absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim, const Move& m) {
+  const auto is_size = [](int64_t number) { return 1 <= number && number <= kMaxElements; };
+  const bool fits = is_size(m.size) && is_size(m.stride) && is_size(m.dilation) &&
+                    0 <= m.before && m.before <= kMaxElements && 0 <= m.after &&
+                    m.after <= kMaxElements && m.size - 1 <= kMaxElements / m.dilation;
+  if (!fits) {
+    return InvalidArgument({op, ": a window of ", absl::StrCat(m.size), ", stride ",
+                            absl::StrCat(m.stride), ", ", absl::StrCat(m.before), " before and ",
+                            absl::StrCat(m.after), " after, dilation ", absl::StrCat(m.dilation),
+                            "; give sizes, strides and dilations of at least 1, and no negative ",
+                            "numbers"});
+  }
+  const int64_t reach = (m.size - 1) * m.dilation + 1;
+  if (x.shape()[dim] + m.before + m.after >= reach) return absl::OkStatus();
+  return InvalidArgument({op, ": a window reaches over ", absl::StrCat(reach),
+                          " elements, and dimension ", absl::StrCat(dim), " of ", x.ToString(),
+                          " has, with what lies before and after it, ",
+                          absl::StrCat(x.shape()[dim] + m.before + m.after),
+                          "; give a smaller window, or pad more"});
+}
+
+// One number for each of `count` dimensions.
+absl::StatusOr<std::vector<int64_t>> ForEachDim(absl::string_view op, absl::string_view what,
+                                                const std::vector<int64_t>& given, size_t count,
+                                                int64_t otherwise) {
+  if (given.size() == count) return given;
+  if (given.size() <= 1) {
+    return std::vector<int64_t>(count, given.empty() ? otherwise : given[0]);
+  }
+  return InvalidArgument({op, ": ", what, " has ", absl::StrCat(given.size()),
+                          " numbers for windows of ", absl::StrCat(count),
+                          " dimensions; give one for each, or one for all"});
+}
+
+absl::StatusOr<std::vector<Move>> MovesOf(absl::string_view op, const std::vector<int64_t>& sizes,
+                                          const ConvOptions& options) {
+  std::vector<Move> moves(sizes.size());
+  const size_t count = sizes.size();
+  DT_ASSIGN_OR_RETURN(const auto stride, ForEachDim(op, "stride", options.stride, count, 1));
+  DT_ASSIGN_OR_RETURN(const auto before, ForEachDim(op, "before", options.before, count, 0));
+  DT_ASSIGN_OR_RETURN(const auto after, ForEachDim(op, "after", options.after, count, 0));
+  DT_ASSIGN_OR_RETURN(const auto dilation, ForEachDim(op, "dilation", options.dilation, count, 1));
+  for (size_t i = 0; i < count; ++i) {
+    moves[i] = {sizes[i], stride[i], before[i], after[i], dilation[i]};
+  }
+  return moves;
+}
+
+// The windows of one dimension, as many as fit; the new dimension is number `at`. Windows has one
+// for each step of x, so x is padded if these are too few, and the result cut if they are too many.
+TensorOr WindowsOf(const TensorOr& x, int dim, int at, const Move& m, double value) {
+  const int64_t n = x->shape()[dim], reach = (m.size - 1) * m.dilation + 1;
+  const int64_t fit = (n + m.before + m.after - reach) / m.stride + 1;
+  const int64_t made = std::max(fit, (n + m.stride - 1) / m.stride);
+  const TensorOr padded = Pad(x, dim, 0, made * m.stride - n, value);
+  return Slice(Windows(padded, dim, at, {m.size, m.stride, m.before, m.dilation, value}), dim, 0,
+               fit);
+}
+
+// The windows along the dimensions from `first` on: x [..., n..., c] gives [..., o..., k..., c].
+// Dimensions along which nothing moves get no window.
+TensorOr WindowsOfAll(absl::string_view op, const TensorOr& x, const std::vector<Move>& moves,
+                      double value) {
+  const int count = static_cast<int>(moves.size());
+  DT_RETURN_IF_ERROR(internal::CheckDefined(op, x));
+  const int first = x->spec().ndim() - 1 - count;
+  if (first < 0) {
+    return InvalidArgument({op, ": windows of ", absl::StrCat(count), " dimensions of ",
+                            x->ToString(), "; give [..., n..., c], features last"});
+  }
+  for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, *x, first + i, moves[i]));
+  TensorOr windows = x;
+  for (int i = count - 1; i >= 0; --i) {
+    if (moves[i].is_identity()) continue;
+    windows = WindowsOf(windows, first + i, first + count, moves[i], value);
+    DT_RETURN_IF_ERROR(windows.status());
+  }
+  return windows;
+}
+
+// The letters of the windows' own dimensions: "k0 k1".
+std::string WindowLetters(const std::vector<Move>& moves) {
+  std::vector<std::string> letters;
+  for (size_t i = 0; i < moves.size(); ++i) {
+    if (!moves[i].is_identity()) letters.push_back(absl::StrCat("k", i));
+  }
+  return absl::StrJoin(letters, " ");
+}
+
+// The weight [f, c, k...] without the k along which nothing moves, which are 1.
+TensorOr WithoutIdentities(const TensorOr& weight, const std::vector<Move>& moves) {
+  Dims shape = {weight->shape()[0], weight->shape()[1]};
+  for (const Move& move : moves) {
+    if (!move.is_identity()) shape.push_back(move.size);
+  }
+  return shape == weight->shape() ? weight : Reshape(weight, shape);
+}
+
+absl::Status CheckWeight(const DistributedTensor& x, const DistributedTensor& weight,
+                         int64_t groups) {
+  const Dims& shape = weight.shape();
+  if (shape.size() < 3) {
+    return InvalidArgument({"Conv: the weight is ", weight.ToString(),
+                            "; give [f, c / groups, k...] with at least one k"});
+  }
+  const int64_t c = x.shape().empty() ? 0 : x.shape().back();
+  if (groups >= 1 && shape[0] % groups == 0 && shape[1] * groups == c) return absl::OkStatus();
+  return InvalidArgument({"Conv: x is ", x.ToString(), ", the weight ", weight.ToString(),
+                          ", and there are ", absl::StrCat(groups), " groups; give x [..., n..., ",
+                          "c] and a weight [f, c / groups, k...], of whose f groups is a divisor"});
+}
+
+// The largest, or the average, of each window.
+TensorOr Pool(absl::string_view op, const TensorOr& x, const PoolOptions& options, double outside,
+              TensorOr (*reduce)(const TensorOr&, absl::Span<const int>)) {
+  const std::vector<int64_t>& stride = options.stride.empty() ? options.size : options.stride;
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<Move> moves,
+      MovesOf(op, options.size,
+              {.stride = stride, .before = options.before, .after = options.after}));
+  const TensorOr windows = WindowsOfAll(op, x, moves, outside);
+  DT_RETURN_IF_ERROR(windows.status());
+  std::vector<int> dims;
+  const int last = windows->spec().ndim() - 1;
+  for (int d = x->spec().ndim() - 1; d < last; ++d) dims.push_back(d);
+  return reduce(windows, dims);
+}
+
+}  // namespace
+
+TensorOr Conv(const TensorOr& x, const TensorOr& weight, const ConvOptions& options) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Conv", x));
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Conv", weight));
+  DT_RETURN_IF_ERROR(CheckWeight(*x, *weight, options.groups));
+  const std::vector<int64_t> sizes(weight->shape().begin() + 2, weight->shape().end());
+  DT_ASSIGN_OR_RETURN(const std::vector<Move> moves, MovesOf("Conv", sizes, options));
+  const TensorOr windows = WindowsOfAll("Conv", x, moves, 0);
+  const TensorOr w = WithoutIdentities(weight, moves);
+  const std::string k = WindowLetters(moves);
+  if (options.groups == 1) {
+    return Einsum(absl::StrCat("... ", k, " c, f c ", k, " -> ... f"), windows, w);
+  }
+  return Einsum(absl::StrCat("... ", k, " (g c), (g f) c ", k, " -> ... (g f)"), windows, w,
+                {{"g", options.groups}});
+}
+
+TensorOr MaxPool(const TensorOr& x, const PoolOptions& options) {
+  return Pool("MaxPool", x, options, -std::numeric_limits<double>::infinity(), Max);
+}
+
+TensorOr AveragePool(const TensorOr& x, const PoolOptions& options) {
+  return Pool("AveragePool", x, options, 0, Mean);
+}
+
+}  // namespace dtensor
