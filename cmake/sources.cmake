@@ -107,6 +107,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/contraction.cc
   dtensor/ops/conv.cc
   dtensor/ops/cross_entropy.cc
+  dtensor/ops/dim_runs.cc
   dtensor/ops/dim_units.cc
   dtensor/ops/dropout.cc
   dtensor/ops/einsum.cc
@@ -119,10 +120,12 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/halo.cc
   dtensor/ops/matmul.cc
   dtensor/ops/norm.cc
+  dtensor/ops/positions.cc
   dtensor/ops/reduce.cc
   dtensor/ops/reduced_dims.cc
   dtensor/ops/rope.cc
   dtensor/ops/slice.cc
+  dtensor/ops/scan.cc
   dtensor/ops/softmax.cc
   dtensor/ops/token_exchange.cc
   dtensor/ops/view.cc
@@ -142,12 +145,14 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/gather_values.cc
   dtensor/tensor/gradient_buckets.cc
   dtensor/tensor/implicit_moves.cc
+  dtensor/tensor/initial_values.cc
   dtensor/tensor/join_world.cc
   dtensor/tensor/late_send.cc
   dtensor/tensor/late_values.cc
   dtensor/tensor/local_cast.cc
   dtensor/tensor/local_map.cc
   dtensor/tensor/local_world.cc
+  dtensor/tensor/new_tensor.cc
   dtensor/tensor/noted_plan.cc
   dtensor/tensor/op.cc
   dtensor/tensor/op_checks.cc
@@ -285,6 +290,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/cpu/rope.cc
   runtime/kernels/cpu/rope_simd.cc
   runtime/kernels/cpu/rope_table.cc
+  runtime/kernels/cpu/scan.cc
   runtime/kernels/cpu/softmax.cc
   runtime/kernels/cpu/softmax_simd.cc
   runtime/kernels/cpu/stream_copy.cc
@@ -301,6 +307,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/random.cc
   runtime/kernels/reduce.cc
   runtime/kernels/rope.cc
+  runtime/kernels/scan.cc
   runtime/kernels/softmax.cc
   runtime/kernels/target_mean.cc
   runtime/kernels/windows.cc
@@ -432,6 +439,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/norm.h
   runtime/kernels/optimizer.h
   runtime/kernels/reduce.h
+  runtime/kernels/scan.h
   runtime/kernels/softmax.h
   runtime/kernels/windows.h
   runtime/net/framed_link.h
@@ -470,6 +478,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/bert.cc
   dtensor/nn/config_reader.cc
   dtensor/nn/containers.cc
+  dtensor/nn/conv.cc
   dtensor/nn/dropout_layer.cc
   dtensor/nn/gelu_mlp.cc
   dtensor/nn/gpt2.cc
@@ -543,6 +552,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/balancing.h
   dtensor/nn/bert.h
   dtensor/nn/containers.h
+  dtensor/nn/conv.h
   dtensor/nn/dropout_layer.h
   dtensor/nn/gelu_mlp.h
   dtensor/nn/gpt2.h
@@ -631,6 +641,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/kernels/cuda/random.cu
   runtime/kernels/cuda/reduce.cu
   runtime/kernels/cuda/rope.cu
+  runtime/kernels/cuda/scan.cu
   runtime/kernels/cuda/softmax.cu
   runtime/kernels/cuda/target_mean.cu
   runtime/kernels/cuda/windows.cu

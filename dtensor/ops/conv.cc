@@ -23,9 +23,9 @@ struct Move {
 
 absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim, const Move& m) {
   const auto is_size = [](int64_t number) { return 1 <= number && number <= kMaxElements; };
-  const bool fits = is_size(m.size) && is_size(m.stride) && is_size(m.dilation) &&
-                    0 <= m.before && m.before <= kMaxElements && 0 <= m.after &&
-                    m.after <= kMaxElements && m.size - 1 <= kMaxElements / m.dilation;
+  const bool fits = is_size(m.size) && is_size(m.stride) && is_size(m.dilation) && 0 <= m.before &&
+                    m.before <= kMaxElements && 0 <= m.after && m.after <= kMaxElements &&
+                    m.size - 1 <= kMaxElements / m.dilation;
   if (!fits) {
     return InvalidArgument({op, ": a window of ", absl::StrCat(m.size), ", stride ",
                             absl::StrCat(m.stride), ", ", absl::StrCat(m.before), " before and ",
@@ -35,11 +35,10 @@ absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim
   }
   const int64_t reach = (m.size - 1) * m.dilation + 1;
   if (x.shape()[dim] + m.before + m.after >= reach) return absl::OkStatus();
-  return InvalidArgument({op, ": a window reaches over ", absl::StrCat(reach),
-                          " elements, and dimension ", absl::StrCat(dim), " of ", x.ToString(),
-                          " has, with what lies before and after it, ",
-                          absl::StrCat(x.shape()[dim] + m.before + m.after),
-                          "; give a smaller window, or pad more"});
+  return InvalidArgument(
+      {op, ": a window reaches over ", absl::StrCat(reach), " elements, and dimension ",
+       absl::StrCat(dim), " of ", x.ToString(), " has, with what lies before and after it, ",
+       absl::StrCat(x.shape()[dim] + m.before + m.after), "; give a smaller window, or pad more"});
 }
 
 // One number for each of `count` dimensions.
@@ -69,15 +68,18 @@ absl::StatusOr<std::vector<Move>> MovesOf(absl::string_view op, const std::vecto
   return moves;
 }
 
-// The windows of one dimension, as many as fit; the new dimension is number `at`. Windows has one
-// for each step of x, so x is padded if these are too few, and the result cut if they are too many.
+// How many windows fit into a dimension of n elements.
+int64_t Fit(int64_t n, const Move& m) {
+  return (n + m.before + m.after - (m.size - 1) * m.dilation - 1) / m.stride + 1;
+}
+
+// The windows of one dimension; the new dimension is number `at`. Windows has one for each step of
+// x, so x is padded if fewer than fit; if they are more, CutTo cuts what is made of them.
 TensorOr WindowsOf(const TensorOr& x, int dim, int at, const Move& m, double value) {
-  const int64_t n = x->shape()[dim], reach = (m.size - 1) * m.dilation + 1;
-  const int64_t fit = (n + m.before + m.after - reach) / m.stride + 1;
-  const int64_t made = std::max(fit, (n + m.stride - 1) / m.stride);
+  const int64_t n = x->shape()[dim];
+  const int64_t made = std::max(Fit(n, m), (n + m.stride - 1) / m.stride);
   const TensorOr padded = Pad(x, dim, 0, made * m.stride - n, value);
-  return Slice(Windows(padded, dim, at, {m.size, m.stride, m.before, m.dilation, value}), dim, 0,
-               fit);
+  return Windows(padded, dim, at, {m.size, m.stride, m.before, m.dilation, value});
 }
 
 // The windows along the dimensions from `first` on: x [..., n..., c] gives [..., o..., k..., c].
@@ -92,13 +94,26 @@ TensorOr WindowsOfAll(absl::string_view op, const TensorOr& x, const std::vector
                             x->ToString(), "; give [..., n..., c], features last"});
   }
   for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, *x, first + i, moves[i]));
+  // The first dimension first: it is the one that is likely to be sharded, and its halo is of x
+  // alone then.
   TensorOr windows = x;
-  for (int i = count - 1; i >= 0; --i) {
+  int at = first + count;
+  for (int i = 0; i < count; ++i) {
     if (moves[i].is_identity()) continue;
-    windows = WindowsOf(windows, first + i, first + count, moves[i], value);
+    windows = WindowsOf(windows, first + i, at++, moves[i], value);
     DT_RETURN_IF_ERROR(windows.status());
   }
   return windows;
+}
+
+// y [..., o..., f] without what was made of windows that do not fit into x [..., n..., c].
+TensorOr CutTo(TensorOr y, const DistributedTensor& x, const std::vector<Move>& moves) {
+  const int first = x.spec().ndim() - 1 - static_cast<int>(moves.size());
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const int dim = first + static_cast<int>(i);
+    y = Slice(y, dim, 0, Fit(x.shape()[dim], moves[i]));
+  }
+  return y;
 }
 
 // The letters of the windows' own dimensions: "k0 k1".
@@ -146,7 +161,7 @@ TensorOr Pool(absl::string_view op, const TensorOr& x, const PoolOptions& option
   std::vector<int> dims;
   const int last = windows->spec().ndim() - 1;
   for (int d = x->spec().ndim() - 1; d < last; ++d) dims.push_back(d);
-  return reduce(windows, dims);
+  return CutTo(reduce(windows, dims), *x, moves);
 }
 
 }  // namespace
@@ -158,13 +173,14 @@ TensorOr Conv(const TensorOr& x, const TensorOr& weight, const ConvOptions& opti
   const std::vector<int64_t> sizes(weight->shape().begin() + 2, weight->shape().end());
   DT_ASSIGN_OR_RETURN(const std::vector<Move> moves, MovesOf("Conv", sizes, options));
   const TensorOr windows = WindowsOfAll("Conv", x, moves, 0);
+  DT_RETURN_IF_ERROR(windows.status());
   const TensorOr w = WithoutIdentities(weight, moves);
   const std::string k = WindowLetters(moves);
-  if (options.groups == 1) {
-    return Einsum(absl::StrCat("... ", k, " c, f c ", k, " -> ... f"), windows, w);
-  }
-  return Einsum(absl::StrCat("... ", k, " (g c), (g f) c ", k, " -> ... (g f)"), windows, w,
-                {{"g", options.groups}});
+  const TensorOr y = options.groups == 1
+                         ? Einsum(absl::StrCat("... ", k, " c, f c ", k, " -> ... f"), windows, w)
+                         : Einsum(absl::StrCat("... ", k, " (g c), (g f) c ", k, " -> ... (g f)"),
+                                  windows, w, {{"g", options.groups}});
+  return CutTo(y, *x, moves);
 }
 
 TensorOr MaxPool(const TensorOr& x, const PoolOptions& options) {

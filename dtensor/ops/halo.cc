@@ -18,6 +18,18 @@ namespace {
 
 IndexSet Reached(const WindowRun& run) { return IndexSet::Interval(run.begin, run.end); }
 
+// The runs of the windows that a rank has, of a dimension of n elements.
+std::vector<WindowRun> WindowRuns(const IndexSet& held, const WindowReach& reach, int64_t n) {
+  std::vector<WindowRun> runs;
+  for (const DimRun& run : RunsOf(held)) {
+    const int64_t first = run.first * reach.step - reach.before;
+    const int64_t last = first + (run.count - 1) * reach.step;
+    const int64_t begin = std::clamp<int64_t>(first, 0, n);
+    runs.push_back({run, begin, std::clamp<int64_t>(last + reach.reach, begin, n)});
+  }
+  return runs;
+}
+
 uint64_t DigestOf(const Halo& halo) {
   Digest digest;
   for (size_t i = 0; i < halo.ranks.size(); ++i) {
@@ -36,9 +48,7 @@ uint64_t DigestOf(const Halo& halo) {
   return digest.value();
 }
 
-const Halo& HaloOf(const RankCall& call) {
-  return static_cast<const Halo&>(*call.decision.state);
-}
+const Halo& HaloOf(const RankCall& call) { return static_cast<const Halo&>(*call.decision.state); }
 
 // Two intervals of equal length: positions in what a run reaches, and in a shard.
 struct Overlap {
@@ -198,25 +208,6 @@ absl::Status AddOwn(Device& device, const Halo& halo, absl::Span<const Tensor> r
 
 }  // namespace
 
-std::vector<WindowRun> WindowRuns(const IndexSet& held, const WindowReach& reach, int64_t n) {
-  std::vector<WindowRun> runs;
-  int64_t position = 0;
-  for (const IndexRun& run : held.runs()) {
-    for (int64_t i = 0; i < run.count; ++i) {
-      WindowRun& one = runs.emplace_back();
-      one.position = position;
-      one.count = run.length;
-      one.first = run.begin + i * run.stride;
-      const int64_t begin = one.first * reach.step - reach.before;
-      const int64_t end = begin + (one.count - 1) * reach.step + reach.reach;
-      one.begin = std::clamp<int64_t>(begin, 0, n);
-      one.end = std::clamp<int64_t>(end, one.begin, n);
-      position += run.length;
-    }
-  }
-  return runs;
-}
-
 int64_t Halo::bytes() const {
   int64_t bytes = 0;
   for (const Shard& shard : shards) {
@@ -242,8 +233,7 @@ absl::StatusOr<std::shared_ptr<const Halo>> MakeHalo(const OpStateRequest& reque
   halo->me = static_cast<size_t>(absl::c_find(halo->ranks, request.rank) - halo->ranks.begin());
   for (const int rank : halo->ranks) {
     const auto coordinate = mesh.Coordinate(rank);
-    const IndexSet of_rank =
-        DimRegion(of_windows, 0, request.rule.letter_size(letter), coordinate);
+    const IndexSet of_rank = DimRegion(of_windows, 0, request.rule.letter_size(letter), coordinate);
     Halo::Shard& shard = halo->shards.emplace_back();
     shard.held = DimRegion(x.layout, dim, n, coordinate);
     shard.runs = WindowRuns(of_rank, reach, n);
@@ -300,8 +290,8 @@ absl::Status ScatterHalos(const RankCall& call, absl::Span<const Tensor> reached
   absl::Status status;
   for (size_t p = 0; p < halo.most_runs; ++p) {
     boxes.ForEachArrival(p, halo.me, [&](size_t, const Overlap& o, int64_t at) {
-      status.Update(AddTo(device, dx.Narrow(1, o.held, o.length),
-                          arrived[p].Narrow(1, at, o.length)));
+      status.Update(
+          AddTo(device, dx.Narrow(1, o.held, o.length), arrived[p].Narrow(1, at, o.length)));
     });
   }
   return status;

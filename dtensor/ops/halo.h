@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/ops/dim_runs.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/op.h"
@@ -26,15 +27,11 @@ struct WindowReach {
   int64_t step = 1, before = 0, reach = 1;
 };
 
-// Neighbours among a rank's windows.
+// Neighbours among a rank's windows, and what they reach of the dimension: [begin, end).
 struct WindowRun {
-  int64_t position = 0, count = 0;  // among the rank's windows, which ascend
-  int64_t first = 0;                // the first one's global index
-  int64_t begin = 0, end = 0;       // what they reach of the dimension: [begin, end)
+  DimRun windows;
+  int64_t begin = 0, end = 0;
 };
-
-// The runs of windows `held` of a dimension of n elements.
-std::vector<WindowRun> WindowRuns(const IndexSet& held, const WindowReach& reach, int64_t n);
 
 // The ranks among which a dimension is sharded, as seen from one of them. It follows from layouts,
 // so it is made once for each dispatch decision.

@@ -82,6 +82,13 @@ struct ReduceAttrs {
 };
 absl::Span<const OpDef* const> ReduceOps();
 
+// scan.cc
+struct CumSumAttrs {
+  int dim = 0;
+  auto fields() const { return std::tie(dim); }
+};
+absl::Span<const OpDef* const> ScanOps();
+
 // extremum.cc: Max and Min have ReduceAttrs.
 struct ArgMaxAttrs {
   int dim = 0;

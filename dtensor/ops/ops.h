@@ -141,6 +141,11 @@ TensorOr Mean(const TensorOr& x, absl::Span<const int> dims);
 // The sum of squares over all dimensions, of floats: an f32 scalar (f64 for f64).
 TensorOr SumOfSquares(const TensorOr& x);
 
+// The sums of the elements along `dim` up to each of them, of numbers (not bool): "d0 d1^ -> d0
+// d1^", linear. If the dimension is sharded, one all-gather exchanges the shards' sums. Added in
+// f32 for 16-bit floats; integers wrap around.
+TensorOr CumSum(const TensorOr& x, int dim);
+
 // --- Maximum and minimum, of numbers (not bool), over dimensions that are not empty: "d0 d1^ ->
 // d0". If a reduced dimension is sharded, one all-gather exchanges the shards' results, and the
 // result is nowhere Partial.
@@ -192,6 +197,19 @@ TensorOr Concat(absl::Span<const TensorOr> tensors, int dim);
 TensorOr Stack(absl::Span<const TensorOr> tensors, int dim);
 // Puts `before` elements of `value` before x and `after` behind it; both are >= 0.
 TensorOr Pad(const TensorOr& x, int dim, int64_t before, int64_t after, double value = 0);
+
+// --- Where elements stand. Nothing moves, except as said. (Arange, in distributed_tensor.h, makes
+// the indices themselves.)
+// x with zeros above (below) a diagonal of the last two dimensions: where column - row > diagonal
+// (< diagonal). Of any type.
+TensorOr Tril(const TensorOr& x, int64_t diagonal = 0);
+TensorOr Triu(const TensorOr& x, int64_t diagonal = 0);
+// [...] i32 or i64 gives [..., n] with 1 at the index that the id is, else 0; only zeros for ids
+// outside [0, n). The classes are not sharded.
+TensorOr OneHot(const TensorOr& ids, int64_t n, DType dtype = DType::kF32);
+// The elements with these indices along `dim`, as of Embedding, which this is: of floats, and
+// Partial(sum) if the dimension is sharded. ids: [m] i32 or i64.
+TensorOr IndexSelect(const TensorOr& x, int dim, const TensorOr& ids);
 
 // --- Transformers. Attention: dtensor/attention/attention.h.
 // Picks rows of table (floats) by ids (i32 or i64, not differentiable): "... @v, v d -> ... d". If

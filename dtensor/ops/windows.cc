@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/layout/regions.h"
+#include "dtensor/ops/dim_runs.h"
 #include "dtensor/ops/halo.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/runtime/core/status.h"
@@ -17,9 +17,6 @@
 namespace dtensor {
 namespace internal {
 namespace {
-
-// Each run is a launch of its own, and a part of an exchange.
-constexpr int64_t kMostRuns = 8;
 
 // "d0 o d2 -> d0 o d2 k!", or "d0 (o s!) d2 -> d0 o d2 k!".
 absl::StatusOr<RuleText> WindowsText(absl::Span<const Dims> shapes, AttrsView view) {
@@ -46,38 +43,17 @@ absl::StatusOr<std::shared_ptr<const OpState>> WindowsPrepare(const OpStateReque
   return MakeHalo(request, attrs.dim, "o", ReachOf(attrs));
 }
 
-// If there are too many runs, x comes in contiguous shards, of whole steps.
 absl::StatusOr<LayoutChoice> WindowsLayouts(const LayoutChoiceRequest& request) {
   const auto& attrs = request.attrs.as<WindowsAttrs>();
-  const Layout& layout = request.assignment.operands[0];
-  const Dims& shape = request.operands[0]->shape;
-  const std::vector<int> first(layout.mesh().num_axes(), 0);  // no shard has more runs
-  const IndexSet held = DimRegion(layout, attrs.dim, shape[attrs.dim], first);
-  int64_t runs = 0;
-  for (const IndexRun& run : held.runs()) runs += run.count;
-  if (runs <= kMostRuns) return LayoutChoice();
-  LayoutFactor whole;
-  for (const int axis : AxesOf(layout.dim(attrs.dim))) whole.splits.push_back({axis, false});
-  DimLayout dim = {whole};
-  if (attrs.step > 1) dim.push_back({attrs.step, {}});
-  LayoutChoice choice;
-  DT_ASSIGN_OR_RETURN(Layout contiguous, layout.WithDim(attrs.dim, dim));
-  choice.operands.push_back(std::move(contiguous));
-  return choice;
-}
-
-int64_t ProductOf(absl::Span<const int64_t> sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
-  return product;
+  return InFewRuns(request, attrs.dim, attrs.step);
 }
 
 // A shard of x, and the result, as the kernels see them: dimensions around the windows' joined.
 struct Joined {
   Joined(const WindowsAttrs& attrs, const Dims& x)
-      : outer(ProductOf(absl::MakeConstSpan(x).first(attrs.dim))),
-        inner(ProductOf(absl::MakeConstSpan(x).subspan(attrs.dim + 1, attrs.at - attrs.dim - 1))),
-        row(ProductOf(absl::MakeConstSpan(x).subspan(attrs.at))),
+      : outer(NumElements(absl::MakeConstSpan(x).first(attrs.dim))),
+        inner(NumElements(absl::MakeConstSpan(x).subspan(attrs.dim + 1, attrs.at - attrs.dim - 1))),
+        row(NumElements(absl::MakeConstSpan(x).subspan(attrs.at))),
         held(x[attrs.dim]),
         size(attrs.size) {}
 
@@ -95,12 +71,10 @@ struct Joined {
 };
 
 kernels::WindowSteps StepsOf(const WindowsAttrs& attrs, const WindowRun& run) {
-  return {run.first * attrs.step - attrs.before - run.begin, attrs.step, attrs.dilation};
+  return {run.windows.first * attrs.step - attrs.before - run.begin, attrs.step, attrs.dilation};
 }
 
-const Halo& HaloOf(const RankCall& call) {
-  return static_cast<const Halo&>(*call.decision.state);
-}
+const Halo& HaloOf(const RankCall& call) { return static_cast<const Halo&>(*call.decision.state); }
 
 absl::Status WindowsForward(const OpCall& call) {
   Device& device = call.device();
@@ -114,8 +88,9 @@ absl::Status WindowsForward(const OpCall& call) {
   const std::vector<WindowRun>& runs = HaloOf(call).mine().runs;
   for (size_t r = 0; r < runs.size(); ++r) {
     DT_ASSIGN_OR_RETURN(const Tensor rows, joined.Rows(reached[r]));
-    DT_RETURN_IF_ERROR(kernels::Windows(device, rows, StepsOf(attrs, runs[r]), attrs.value,
-                                        y.Narrow(1, runs[r].position, runs[r].count)));
+    DT_RETURN_IF_ERROR(
+        kernels::Windows(device, rows, StepsOf(attrs, runs[r]), attrs.value,
+                         y.Narrow(1, runs[r].windows.position, runs[r].windows.count)));
   }
   return absl::OkStatus();
 }
@@ -130,7 +105,7 @@ absl::Status WindowsBackward(const GradCall& call) {
   const std::vector<WindowRun>& runs = HaloOf(call).mine().runs;
   const auto grad_of = [&](const WindowRun& run, const Tensor& to) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Tensor rows, joined.Rows(to));
-    return kernels::WindowsGrad(device, dy.Narrow(1, run.position, run.count),
+    return kernels::WindowsGrad(device, dy.Narrow(1, run.windows.position, run.windows.count),
                                 StepsOf(attrs, run), rows);
   };
   const bool is_all = runs.size() == 1 && runs[0].end - runs[0].begin == joined.held;
@@ -171,11 +146,10 @@ absl::Status CheckOptions(const DistributedTensor& x, int dim, const WindowOptio
   if (!is_size(options.size) || !is_size(options.step) || !is_size(options.dilation) ||
       options.before < -kMaxElements || options.before > kMaxElements ||
       (options.size - 1) > kMaxElements / options.dilation) {
-    return InvalidArgument({"Windows: size ", absl::StrCat(options.size), ", step ",
-                            absl::StrCat(options.step), ", dilation ",
-                            absl::StrCat(options.dilation), ", before ",
-                            absl::StrCat(options.before), ": give a size, a step and a dilation ",
-                            "of at least 1, and distances of 2^56 at most"});
+    return InvalidArgument(
+        {"Windows: size ", absl::StrCat(options.size), ", step ", absl::StrCat(options.step),
+         ", dilation ", absl::StrCat(options.dilation), ", before ", absl::StrCat(options.before),
+         ": give a size, a step and a dilation ", "of at least 1, and distances of 2^56 at most"});
   }
   if (x.shape()[dim] % options.step == 0) return absl::OkStatus();
   return InvalidArgument({"Windows: step ", absl::StrCat(options.step),

@@ -10,6 +10,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -175,36 +176,6 @@ void TakeRegion(const T* global, absl::Span<const int64_t> shape, absl::Span<con
   }
 }
 
-absl::StatusOr<Tensor> NewLocal(Context& context, const Spec* spec) {
-  auto local = Tensor::Empty(context.device(), spec->dtype, spec->local_shape);
-  if (!local.ok()) return context.communicator().Fail(local.status());
-  return local;
-}
-
-// The tensor that `maker` returns to its caller.
-DistributedTensor Made(Context& context, const Spec* spec, Tensor local, bool row_major,
-                       const char* maker) {
-  TensorImplPtr impl = MakeImpl(context, spec, std::move(local), row_major);
-  impl->lineage = context.NextLineage(*spec, maker);
-  return DistributedTensor(std::move(impl));
-}
-
-// The tensor on a rank that is not on its mesh.
-TensorOr WithoutElements(Context& context, const Spec* spec, const char* maker) {
-  DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
-  return Made(context, spec, std::move(local), /*row_major=*/true, maker);
-}
-
-absl::StatusOr<SpecPtr> SpecOf(Context& context, const Layout& layout,
-                               absl::Span<const int64_t> shape, DType dtype,
-                               absl::string_view what) {
-  if (layout.is_partial()) {
-    return InvalidArgument({what, ": a tensor is not made Partial (", layout.ToString(),
-                            "); use FromLocal for terms you have, or make it Replicate"});
-  }
-  return context.Intern(layout, shape, dtype);
-}
-
 }  // namespace
 
 template <typename T>
@@ -217,8 +188,8 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
                             " values"});
   }
   DT_ASSIGN_OR_RETURN(const SpecPtr spec,
-                      SpecOf(context, layout, shape, DTypeOf<T>(), "Distribute"));
-  if (!spec->on_mesh) return WithoutElements(context, spec, "Distribute");
+                      internal::SpecOf(context, layout, shape, DTypeOf<T>(), "Distribute"));
+  if (!spec->on_mesh) return internal::WithoutElements(context, spec, "Distribute");
   const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
   // Not std::vector, because vector<bool> has no bool elements in memory.
   const std::unique_ptr<T[]> mine(new (std::nothrow) T[spec->local_numel]);
@@ -231,7 +202,7 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
   auto local = FromHost<T>(context.device(), absl::MakeConstSpan(mine.get(), spec->local_numel),
                            spec->local_shape);
   if (!local.ok()) return context.communicator().Fail(local.status());
-  return Made(context, spec, *std::move(local), /*row_major=*/true, "Distribute");
+  return internal::Made(context, spec, *std::move(local), /*row_major=*/true, "Distribute");
 }
 
 template <typename T>
@@ -258,67 +229,13 @@ TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int6
                             DimsToString(spec->local_shape), " of ", spec->ToString(),
                             ", got a local tensor of shape ", DimsToString(local.shape())});
   }
-  return Made(context, spec, std::move(local), /*row_major=*/false, "FromLocal");
-}
-
-TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
-              double value) {
-  DT_ASSIGN_OR_RETURN(const SpecPtr spec, SpecOf(context, layout, shape, dtype, "Full"));
-  DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
-  if (absl::Status status = kernels::Fill(context.device(), local, value); !status.ok()) {
-    return context.communicator().Fail(status);
-  }
-  return Made(context, spec, std::move(local), /*row_major=*/true, "Full");
-}
-
-TensorOr FullLike(const DistributedTensor& x, double value) {
-  if (!x.defined()) return InvalidArgument({"FullLike: the tensor is undefined"});
-  DT_ASSIGN_OR_RETURN(const Layout whole, x.layout().WithPartial({}));
-  return Full(x.context(), whole, x.shape(), x.dtype(), value);
-}
-
-TensorOr FullLike(const DistributedTensor& x, double value, absl::Span<const int64_t> shape) {
-  if (!x.defined()) return InvalidArgument({"FullLike: the tensor is undefined"});
-  const Layout whole = Layout::Replicated(x.mesh(), static_cast<int>(shape.size()));
-  return Full(x.context(), whole, shape, x.dtype(), value);
+  return internal::Made(context, spec, std::move(local), /*row_major=*/false, "FromLocal");
 }
 
 TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                    absl::Span<const int64_t> shape, Tensor local) {
   DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));
   return FromLocal(context, layout, shape, std::move(local));
-}
-
-TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
-              absl::Span<const int64_t> shape, DType dtype, double value) {
-  DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));
-  return Full(context, layout, shape, dtype, value);
-}
-
-TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
-                      const RandomOptions& options) {
-  if (!IsFloat(options.dtype)) {
-    return InvalidArgument({"RandomNormal: makes floating numbers, not ", ToString(options.dtype)});
-  }
-  DT_ASSIGN_OR_RETURN(const SpecPtr spec,
-                      SpecOf(context, layout, shape, options.dtype, "RandomNormal"));
-  if (!spec->on_mesh) return WithoutElements(context, spec, "RandomNormal");
-  DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
-  const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
-  if (absl::Status status =
-          kernels::RandomNormal(context.device(), region, shape, options.seed, options.stream,
-                                options.mean, options.stddev, local);
-      !status.ok()) {
-    return context.communicator().Fail(status);
-  }
-  return Made(context, spec, std::move(local), /*row_major=*/true, "RandomNormal");
-}
-
-TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
-                      absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
-                      const RandomOptions& options) {
-  DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));
-  return RandomNormal(context, layout, shape, options);
 }
 
 template <typename T>

@@ -200,6 +200,13 @@ TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> 
 TensorOr FullLike(const DistributedTensor& x, double value);
 TensorOr FullLike(const DistributedTensor& x, double value, absl::Span<const int64_t> shape);
 
+// start + step * i for i in [0, n), each computed in f64 and rounded once: exact for integers up to
+// 2^53.
+TensorOr Arange(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+                int64_t n, DType dtype, double start = 0, double step = 1);
+TensorOr Arange(Context& context, const Layout& layout, int64_t n, DType dtype, double start = 0,
+                double step = 1);
+
 // Each element depends on (seed, stream, its global index) alone, so values are the same on every
 // mesh. Errors: also for a type that is not floating.
 struct RandomOptions {
@@ -213,6 +220,18 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
                       const RandomOptions& options);
 TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                       const RandomOptions& options);
+// The same, uniform in [low, high): rounding to `dtype` may give `high` itself.
+struct UniformOptions {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  double low = 0, high = 1;
+  DType dtype = DType::kF32;
+};
+TensorOr RandomUniform(Context& context, const DeviceMesh& mesh,
+                       absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
+                       const UniformOptions& options);
+TensorOr RandomUniform(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                       const UniformOptions& options);
 
 // --- Reading tensors. Collective: redistributes to Replicate and waits for the values. Errors:
 // kInvalidArgument for an undefined tensor; kFailedPrecondition on meta; failures.

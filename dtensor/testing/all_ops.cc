@@ -10,10 +10,11 @@ namespace dtensor::internal {
 std::vector<const OpDef*> AllOps() {
   std::vector<const OpDef*> all;
   for (const absl::Span<const OpDef* const> family :
-       {MatMulOps(),    EinsumOps(),  ArithmeticOps(), FunctionOps(),  ComparisonOps(),
-        CastOps(),      DropoutOps(), NormOps(),       SoftmaxOps(),   ReduceOps(),
-        ExtremumOps(),  ViewOps(),    SliceOps(),      ConcatOps(),    WindowsOps(),
-        EmbeddingOps(), ExpertOps(),  RopeOps(),       AttentionOps(), CrossEntropyOps()}) {
+       {MatMulOps(),      EinsumOps(),    ArithmeticOps(), FunctionOps(), ComparisonOps(),
+        CastOps(),        DropoutOps(),   NormOps(),       SoftmaxOps(),  ReduceOps(),
+        ScanOps(),        ExtremumOps(),  ViewOps(),       SliceOps(),    ConcatOps(),
+        WindowsOps(),     EmbeddingOps(), ExpertOps(),     RopeOps(),     AttentionOps(),
+        CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

@@ -51,9 +51,8 @@ WindowsShape ShapeOf(const Tensor& x, const WindowSteps& steps, const Tensor& y)
 
 absl::Status Windows(Device& device, const Tensor& x, const WindowSteps& steps, double value,
                      const Tensor& y) {
-  return kWindows.Run(
-      device, {x.dtype()},
-      {.shape = ShapeOf(x, steps, y), .value = value, .x = x.raw(), .y = y.raw()});
+  return kWindows.Run(device, {x.dtype()},
+                      {.shape = ShapeOf(x, steps, y), .value = value, .x = x.raw(), .y = y.raw()});
 }
 
 absl::Status WindowsGrad(Device& device, const Tensor& dy, const WindowSteps& steps,

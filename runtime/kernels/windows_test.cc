@@ -37,14 +37,14 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {1, 5, 1, 1, 5, 3, {-1, 1, 1}},    // a convolution that keeps the size
-    {2, 8, 3, 4, 4, 2, {0, 2, 1}},     // patches
-    {2, 9, 2, 8, 3, 3, {-2, 3, 2}},    // dilated
-    {1, 4, 1, 16, 6, 2, {-3, 2, 1}},   // windows in front of x, and behind it
-    {3, 6, 2, 5, 4, 2, {1, 1, 7}},     // windows that reach over x
-    {2, 0, 2, 3, 2, 2, {0, 1, 1}},     // of nothing
-    {2, 3, 2, 3, 0, 2, {0, 1, 1}},     // no windows
-    {2, 3, 2, 3, 3, 0, {0, 1, 1}},     // windows of nothing
+    {1, 5, 1, 1, 5, 3, {-1, 1, 1}},   // a convolution that keeps the size
+    {2, 8, 3, 4, 4, 2, {0, 2, 1}},    // patches
+    {2, 9, 2, 8, 3, 3, {-2, 3, 2}},   // dilated
+    {1, 4, 1, 16, 6, 2, {-3, 2, 1}},  // windows in front of x, and behind it
+    {3, 6, 2, 5, 4, 2, {1, 1, 7}},    // windows that reach over x
+    {2, 0, 2, 3, 2, 2, {0, 1, 1}},    // of nothing
+    {2, 3, 2, 3, 0, 2, {0, 1, 1}},    // no windows
+    {2, 3, 2, 3, 3, 0, {0, 1, 1}},    // windows of nothing
     {1, 700, 2, 12, 350, 5, {-2, 2, 1}},
 };
 
@@ -118,8 +118,13 @@ TEST_P(WindowsTest, RandomShapes) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int i = 0; i < 60; ++i) {
-    const Case c = {draw(1, 3), draw(1, 12), draw(1, 3), draw(1, 9), draw(1, 8),
-                    draw(1, 5), {draw(-8, 8), draw(1, 4), draw(1, 4)}};
+    const Case c = {draw(1, 3),
+                    draw(1, 12),
+                    draw(1, 3),
+                    draw(1, 9),
+                    draw(1, 8),
+                    draw(1, 5),
+                    {draw(-8, 8), draw(1, 4), draw(1, 4)}};
     const Doubles x = RandomWhole(c.x_elements(), 0, 100, i);
     const Tensor y = Empty(DType::kF32, {c.outer, c.windows, c.inner, c.size, c.row});
     ASSERT_THAT(

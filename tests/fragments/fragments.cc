@@ -9,10 +9,13 @@
 #include "dtensor/hugging_face/adapter.h"
 #include "dtensor/hugging_face/load.h"
 #include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/conv.h"
 #include "dtensor/nn/lora.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/lr_schedule.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/ops/windows.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
@@ -23,6 +26,12 @@ absl::Status Checkpoints(Context& context, Module& model, AdamW& adamw, const Lr
                          const ParallelPlan& plan, bool resume, int64_t steps, int64_t batch) {
 #include "tests/fragments/checkpoints.inc"
   return absl::OkStatus();
+}
+
+absl::Status Convolutions(const TensorOr& x, const TensorOr& sequence, const TensorOr& weight) {
+#include "tests/fragments/convolutions.inc"
+  DT_RETURN_IF_ERROR(smaller.status());
+  return causal.status();
 }
 
 absl::Status Generation(Context& context, const std::string& config_json, const DeviceMesh& mesh) {

@@ -1,5 +1,6 @@
 #include "dtensor/tests/plans/train_module.h"
 
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,7 +70,9 @@ absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run
     context.communicator().ResetTraffic();
     DT_ASSIGN_OR_RETURN(const auto y, (*model)(x));
     if (step == 0) outcome.forward = context.communicator().traffic();
-    DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), {0, 1, 2})));
+    std::vector<int> all(y.shape().size());
+    std::iota(all.begin(), all.end(), 0);
+    DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), all)));
     DT_RETURN_IF_ERROR(ReduceGradients(model->Parameters()));
     if (step == 0) {
       DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));

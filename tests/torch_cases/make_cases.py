@@ -70,7 +70,7 @@ def case(name, function, *operands):
         tensors[f"{name}/{part}"] = x.detach().clone().contiguous()
 
 
-def einsums():  # the last family of main(): what is drawn here changes no other case
+def einsums():
     def einsum(text):
         return lambda *operands: torch.einsum(text, *operands)
 
@@ -87,6 +87,50 @@ def einsums():  # the last family of main(): what is drawn here changes no other
     case("einsum_permuted", einsum("ijk->kij"), randn(2, 3, 4))
     case("einsum_summed", einsum("ijk->j"), randn(2, 3, 4))
     case("einsum_split", lambda x: x.reshape(3, 2, 4).permute(1, 0, 2), randn(3, 8))
+
+
+def features_last(function, dims):
+    """A function of x [b, c, n...] and more as one of x [b, n..., c], with that for its result."""
+    to_first, to_last = [0, dims + 1] + list(range(1, dims + 1)), [0] + list(range(2, dims + 2)) + [1]
+    return lambda x, *more: function(x.permute(to_first), *more).permute(to_last)
+
+
+def windows():
+    def conv(dims, **options):
+        function = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+        return features_last(lambda x, w: function(x, w, **options), dims)
+
+    case("windows", lambda x: F.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1), randn(2, 5, 4))
+    case("windows_with", lambda x: F.pad(x, (0, 0, 2, 0), value=1.5).unfold(1, 3, 2), randn(2, 5, 4))
+    case("conv", conv(1), randn(2, 7, 3), randn(4, 3, 3))
+    case("conv_same", conv(2, padding=1), randn(2, 5, 4, 3), randn(4, 3, 3, 3))
+    case("conv_strided", conv(2, stride=(2, 3), padding=(3, 1)), randn(2, 9, 7, 3), randn(2, 3, 7, 4))
+    case("conv_dilated", conv(2, dilation=(2, 1), padding=(2, 1)), randn(1, 6, 5, 2), randn(3, 2, 3, 3))
+    case("conv_wide", conv(1, padding=4), randn(2, 5, 3), randn(4, 3, 2))
+    case("conv_grouped", conv(2, groups=2, padding=1), randn(2, 4, 3, 4), randn(6, 2, 3, 3))
+    case("conv_depthwise", conv(1, groups=4, padding=1), randn(2, 5, 4), randn(4, 1, 3))
+    case("conv_points", conv(2), randn(2, 3, 4, 3), randn(5, 3, 1, 1))
+    case("conv_points_strided", conv(2, stride=2), randn(2, 5, 4, 3), randn(5, 3, 1, 1))
+    case("conv_patches", conv(2, stride=2), randn(2, 4, 6, 3), randn(5, 3, 2, 2))
+    case("conv_volumes", conv(3, stride=(1, 2, 1), padding=1), randn(1, 3, 4, 3, 2), randn(3, 2, 3, 3, 3))
+    case("conv_causal", features_last(lambda x, w: F.conv1d(F.pad(x, (4, 0)), w, dilation=2), 1),
+         randn(2, 6, 3), randn(4, 3, 3))
+    case("max_pool", features_last(lambda x: F.max_pool2d(x, 3, stride=2, padding=1), 2), randn(2, 7, 6, 3))
+    case("max_pool_whole", features_last(lambda x: F.max_pool1d(x, 2), 1), randn(2, 7, 3))
+    case("average_pool", features_last(lambda x: F.avg_pool2d(x, (2, 3), stride=(2, 1), padding=(1, 1)), 2),
+         randn(2, 5, 4, 3))
+
+
+def positions():  # the last family of main(): what is drawn here changes no other case
+    case("cumsum", lambda x: x.cumsum(1), randn(3, 5, 2))
+    case("cumsum_rows", lambda x: x.cumsum(0), randn(7, 3))
+    case("cumsum_integers", lambda x: x.cumsum(1), integers(2, 6))
+    case("tril", torch.tril, randn(4, 5))
+    case("tril_below", lambda x: x.tril(-1), randn(2, 3, 4))
+    case("triu", lambda x: x.triu(1), randn(5, 4))
+    case("one_hot", lambda i: F.one_hot(i, 5).double(), ids(5, 2, 3))
+    case("index_select", lambda x, i: x.index_select(1, i), randn(2, 5, 3), ids(5, 4))
+    case("index_select_rows", lambda x, i: x.index_select(0, i), randn(4, 3), ids(4, 6))
 
 
 def products():
@@ -354,7 +398,7 @@ def mixtures():
 
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds, mixtures, einsums):
+                   copies_and_bounds, mixtures, einsums, windows, positions):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/ops/windows.h"
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/testing/all_ops.h"
@@ -246,6 +247,53 @@ void AddViews(std::vector<TorchCases>& all) {
   add("pad_rows_with", OpNamed("Pad", 1), [](Operands x) { return Pad(x[0], 0, 4, 2, -1.5); });
 }
 
+void AddWindows(std::vector<TorchCases>& all) {
+  const auto add = [&](const std::string& name, auto function) {
+    all.push_back({{name}, &OpNamed("Windows"), Call(function)});
+  };
+  const auto conv = [&](const std::string& name, const ConvOptions& options) {
+    add(name, [options](Operands x) { return Conv(x[0], x[1], options); });
+  };
+  add("windows", [](Operands x) { return Windows(x[0], 1, -1, {.size = 3, .before = 1}); });
+  all.push_back({{"windows_with"}, &OpNamed("Windows", 1), Call([](Operands x) {
+                   const WindowOptions options = {.size = 3, .step = 2, .before = 2, .value = 1.5};
+                   return Slice(Windows(Pad(x[0], 1, 0, 1, 1.5), 1, -1, options), 1, 0, 3);
+                 })});
+  conv("conv", {});
+  conv("conv_same", {.before = {1}, .after = {1}});
+  conv("conv_strided", {.stride = {2, 3}, .before = {3, 1}, .after = {3, 1}});
+  conv("conv_dilated", {.before = {2, 1}, .after = {2, 1}, .dilation = {2, 1}});
+  conv("conv_wide", {.before = {4}, .after = {4}});
+  conv("conv_grouped", {.before = {1}, .after = {1}, .groups = 2});
+  conv("conv_depthwise", {.before = {1}, .after = {1}, .groups = 4});
+  conv("conv_points", {});
+  conv("conv_points_strided", {.stride = {2}});
+  conv("conv_patches", {.stride = {2}});
+  conv("conv_volumes", {.stride = {1, 2, 1}, .before = {1}, .after = {1}});
+  conv("conv_causal", {.before = {4}, .dilation = {2}});
+  const PoolOptions overlapping = {.size = {3, 3}, .stride = {2}, .before = {1}, .after = {1}};
+  add("max_pool", [overlapping](Operands x) { return MaxPool(x[0], overlapping); });
+  add("max_pool_whole", [](Operands x) { return MaxPool(x[0], {.size = {2}}); });
+  const PoolOptions average = {.size = {2, 3}, .stride = {2, 1}, .before = {1}, .after = {1}};
+  add("average_pool", [average](Operands x) { return AveragePool(x[0], average); });
+}
+
+void AddPositions(std::vector<TorchCases>& all) {
+  const auto add = [&](const std::vector<std::string>& names, const OpDef& op, auto function) {
+    all.push_back({names, &op, Call(function)});
+  };
+  add({"cumsum", "cumsum_integers"}, OpNamed("CumSum"), [](Operands x) { return CumSum(x[0], 1); });
+  add({"cumsum_rows"}, OpNamed("CumSum"), [](Operands x) { return CumSum(x[0], 0); });
+  add({"tril"}, OpNamed("Where"), [](Operands x) { return Tril(x[0]); });
+  add({"tril_below"}, OpNamed("Where"), [](Operands x) { return Tril(x[0], -1); });
+  add({"triu"}, OpNamed("Where"), [](Operands x) { return Triu(x[0], 1); });
+  add({"one_hot"}, OpNamed("Equal"), [](Operands x) { return OneHot(x[0], 5, DType::kF64); });
+  add({"index_select"}, OpNamed("Embedding"),
+      [](Operands x) { return IndexSelect(x[0], 1, x[1]); });
+  add({"index_select_rows"}, OpNamed("Embedding"),
+      [](Operands x) { return IndexSelect(x[0], 0, x[1]); });
+}
+
 void AddAttention(std::vector<TorchCases>& all) {
   const auto add = [&](const std::vector<std::string>& names, const AttentionOptions& options) {
     all.push_back({names, &OpNamed("Attention"),
@@ -316,6 +364,8 @@ std::vector<TorchCases> AllTorchCases() {
   AddRows(all);
   AddReductions(all);
   AddViews(all);
+  AddWindows(all);
+  AddPositions(all);
   AddTransformers(all);
   return all;
 }

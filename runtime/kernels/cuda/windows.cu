@@ -94,10 +94,8 @@ bool IsInPieces(const WindowsArgs& a, int64_t bytes) {
 template <typename Piece>
 absl::Status CopyPieces(Device& device, const char* kernel, const WindowsArgs& args) {
   const int64_t size = SizeOf(args.shape.dtype), in_piece = sizeof(Piece) / size;
-  PieceArgs<Piece> pieces = {args.shape,
-                             {},
-                             static_cast<const Piece*>(args.x),
-                             static_cast<Piece*>(args.y)};
+  PieceArgs<Piece> pieces = {
+      args.shape, {}, static_cast<const Piece*>(args.x), static_cast<Piece*>(args.y)};
   VisitDType(args.shape.dtype, [&](auto t) {
     const auto value = Cast<decltype(t)>(args.value);
     for (int64_t i = 0; i < in_piece; ++i) {

@@ -1,0 +1,81 @@
+// Arange and RandomUniform: the same values in every layout.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::Lt;
+
+TEST(Arange, CountsInEveryLayout) {
+  for (const char* const text : {"[]", "[tp]", "[tp:zigzag]", "[_ x 3(tp)]", "[tp x 2]"}) {
+    DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+      const DeviceMesh mesh = *DeviceMesh::Parse("tp=3");
+      DT_ASSIGN_OR_RETURN(const Layout layout, Layout::Parse(mesh, text));
+      DT_ASSIGN_OR_RETURN(const auto x, Arange(context, layout, 12, DType::kI64));
+      EXPECT_THAT(*ToGlobal<int64_t>(x), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)) << text;
+      DT_ASSIGN_OR_RETURN(const auto y, Arange(context, layout, 12, DType::kF32, 1, -0.5));
+      const auto values = *ToGlobal<float>(y);
+      EXPECT_EQ(values[0], 1);
+      EXPECT_EQ(values[11], -4.5F);
+      return absl::OkStatus();
+    }));
+  }
+}
+
+TEST(Arange, OfNothingAndRefusals) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("tp=2");
+    DT_ASSIGN_OR_RETURN(const auto none, Arange(context, mesh, {Shard(0)}, 0, DType::kBF16));
+    EXPECT_EQ(none.ToString(), "[0] bf16 on [\"tp\"=2] as [tp]");
+    EXPECT_THAT(Arange(context, mesh, {Replicate()}, -1, DType::kI64), Refuses(HasSubstr("-1")));
+    EXPECT_THAT(Arange(context, mesh, {Partial()}, 2, DType::kI64), Refuses(HasSubstr("Partial")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(RandomUniform, IsTheSameOnEveryMesh) {
+  std::vector<std::vector<float>> all;
+  for (const std::string axes : {"tp=1", "tp=2", "tp=4"}) {
+    const DeviceMesh mesh = *DeviceMesh::Parse(axes);
+    DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const auto x, RandomUniform(context, mesh, {Shard(1)}, {5, 50},
+                                                      {.seed = 7, .low = -2, .high = 3}));
+      DT_ASSIGN_OR_RETURN(const auto values, ToGlobal<float>(x));
+      if (context.rank() == 0) all.push_back(values);
+      return absl::OkStatus();
+    }));
+  }
+  ASSERT_EQ(all.size(), 3);
+  EXPECT_EQ(all[1], all[0]);
+  EXPECT_EQ(all[2], all[0]);
+  EXPECT_THAT(all[0], Each(AllOf(Ge(-2), Lt(3))));
+  EXPECT_LT(*absl::c_min_element(all[0]), -1.8);
+  EXPECT_GT(*absl::c_max_element(all[0]), 2.8);
+}
+
+TEST(RandomUniform, MakesFloats) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    EXPECT_THAT(RandomUniform(context, *DeviceMesh::Parse("tp=1"), {Replicate()}, {2},
+                              {.dtype = DType::kI32}),
+                Refuses(HasSubstr("floating")));
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,15 @@
+// scan.h on host memory.
+#ifndef DTENSOR_RUNTIME_KERNELS_CPU_SCAN_H_
+#define DTENSOR_RUNTIME_KERNELS_CPU_SCAN_H_
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/arguments/scan_args.h"
+
+namespace dtensor::kernels::cpu {
+
+absl::Status CumSum(Device& device, const char* kernel, const CumSumArgs& args);
+
+}  // namespace dtensor::kernels::cpu
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CPU_SCAN_H_
