@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -187,7 +186,7 @@ TEST(Windows, Refusals) {
 TEST(Conv, Refusals) {
   const auto conv = [](const Dims& x, const Dims& w, const ConvOptions& options) {
     return OnOneRank([&](Context& context) {
-      return Conv(Make(context, "tp=1", absl::StrCat(x.size() == 3 ? "[] [] []" : "[]"), x),
+      return Conv(Make(context, "tp=1", x.size() == 3 ? "[] [] []" : "[]", x),
                   Make(context, "tp=1", w.size() == 3 ? "[] [] []" : "[] []", w), options);
     });
   };
