@@ -101,6 +101,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/attention/ring_moves.cc
   dtensor/ops/arithmetic.cc
   dtensor/ops/batched_product.cc
+  dtensor/ops/box_exchange.cc
   dtensor/ops/cast.cc
   dtensor/ops/comparison.cc
   dtensor/ops/concat.cc

@@ -9,7 +9,8 @@
 namespace dtensor {
 namespace {
 
-ParameterPtr NewWeight(const ConvLayer::Sizes& sizes, double stddev, int64_t groups) {
+ParameterPtr NewWeight(const ConvLayer::Sizes& sizes, double stddev, const ConvOptions& options) {
+  const int64_t groups = options.groups;
   const auto is_size = [](int64_t size) { return size >= 1; };
   DT_REQUIRE(!sizes.kernel.empty() && absl::c_all_of(sizes.kernel, is_size) && sizes.in >= 1 &&
                  sizes.out >= 1,
@@ -17,6 +18,12 @@ ParameterPtr NewWeight(const ConvLayer::Sizes& sizes, double stddev, int64_t gro
              "as {3, 3}");
   DT_REQUIRE(groups >= 1 && sizes.in % groups == 0 && sizes.out % groups == 0,
              "ConvLayer: groups must divide the input and the output features");
+  for (const auto* numbers :
+       {&options.stride, &options.before, &options.after, &options.dilation}) {
+    DT_REQUIRE(numbers->size() <= 1 || numbers->size() == sizes.kernel.size(),
+               "ConvLayer: an option has another number of entries than the kernel; give one for "
+               "each of the kernel's, or one for all");
+  }
   Dims shape = {sizes.out, sizes.in / groups};
   shape.insert(shape.end(), sizes.kernel.begin(), sizes.kernel.end());
   return Parameter::New(std::move(shape), ParameterInit::Normal(stddev));
@@ -33,7 +40,7 @@ std::vector<DimRole> RolesOf(const Dims& weight, int64_t groups) {
 
 ConvLayer::ConvLayer(Sizes sizes, double stddev, ConvOptions options, bool has_bias)
     : options_(std::move(options)),
-      weight_(NewWeight(sizes, stddev, options_.groups)),
+      weight_(NewWeight(sizes, stddev, options_)),
       bias_(has_bias ? Parameter::New({sizes.out}, ParameterInit::Constant(0)) : nullptr) {
   AddParameter("weight", weight_, RolesOf(weight_->shape, options_.groups));
   if (bias_ != nullptr) AddParameter("bias", bias_, {DimRole::kOutput});

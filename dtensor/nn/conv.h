@@ -20,7 +20,8 @@ namespace DTENSOR_EXPORT dtensor {
 // calls so: a linear layer.)
 //
 // As in LinearLayer, a bias is added to the reduced sum if input features are sharded. With several
-// groups the weight's second dimension has no role: then Rowwise is refused.
+// groups the weight's second dimension has no role: then Rowwise is refused, for there is no input
+// feature that all of the output needs.
 class ConvLayer : public Module {
  public:
   struct Sizes {
@@ -28,7 +29,8 @@ class ConvLayer : public Module {
     std::vector<int64_t> kernel;  // one number for each dimension that windows move along
   };
   // The weight begins as normal(0, stddev), the bias as 0. Requires: at least one number in
-  // `kernel`, sizes of at least 1, and groups that divide `in` and `out`.
+  // `kernel`, sizes of at least 1, groups that divide `in` and `out`, and options with no number,
+  // one, or one for each of the kernel's.
   ConvLayer(Sizes sizes, double stddev, ConvOptions options = {}, bool has_bias = true);
   const ParameterPtr& weight() const { return weight_; }
   const ParameterPtr& bias() const { return bias_; }  // null: none

@@ -1,15 +1,19 @@
 // Convolutions and pooling: windows along each dimension, and then a product, or a reduction, of
 // each window.
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/ops/windows.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_helpers.h"
 
 namespace dtensor {
@@ -30,8 +34,8 @@ absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim
     return InvalidArgument({op, ": a window of ", absl::StrCat(m.size), ", stride ",
                             absl::StrCat(m.stride), ", ", absl::StrCat(m.before), " before and ",
                             absl::StrCat(m.after), " after, dilation ", absl::StrCat(m.dilation),
-                            "; give sizes, strides and dilations of at least 1, and no negative ",
-                            "numbers"});
+                            ", for ", x.ToString(), "; give sizes, strides and dilations of at ",
+                            "least 1, no negative numbers, and 2^56 at most"});
   }
   const int64_t reach = (m.size - 1) * m.dilation + 1;
   if (x.shape()[dim] + m.before + m.after >= reach) return absl::OkStatus();
@@ -94,14 +98,19 @@ TensorOr WindowsOfAll(absl::string_view op, const TensorOr& x, const std::vector
                             x->ToString(), "; give [..., n..., c], features last"});
   }
   for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, *x, first + i, moves[i]));
-  // The first dimension first: it is the one that is likely to be sharded, and its halo is of x
-  // alone then.
+  // Sharded dimensions first: their halos are of x then, and not of windows, which are larger.
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  absl::c_stable_partition(order, [&](int i) { return IsSplit(x->layout().dim(first + i)); });
   TensorOr windows = x;
-  int at = first + count;
-  for (int i = 0; i < count; ++i) {
+  std::vector<int> made;
+  for (const int i : order) {
     if (moves[i].is_identity()) continue;
-    windows = WindowsOf(windows, first + i, at++, moves[i], value);
+    const auto before = absl::c_count_if(made, [&](int other) { return other < i; });
+    windows =
+        WindowsOf(windows, first + i, first + count + static_cast<int>(before), moves[i], value);
     DT_RETURN_IF_ERROR(windows.status());
+    made.push_back(i);
   }
   return windows;
 }
@@ -134,23 +143,71 @@ TensorOr WithoutIdentities(const TensorOr& weight, const std::vector<Move>& move
   return shape == weight->shape() ? weight : Reshape(weight, shape);
 }
 
+// Operands that are refused before anything moves: of unlike types, or no floats.
+absl::Status CheckFloats(const char* op, std::initializer_list<const DistributedTensor*> operands) {
+  std::vector<const Spec*> specs;
+  for (const DistributedTensor* operand : operands) specs.push_back(&operand->spec());
+  return OpDef{.name = op, .types = TypeSet::Floats()}.CheckTypes(specs);
+}
+
+// The sum over k... of windows [..., k..., c] times weight [c, 1, k...]: each feature by itself. A
+// product for each feature would have one column. In f32 for 16-bit types, as products are.
+TensorOr Depthwise(const TensorOr& windows, const TensorOr& weight) {
+  std::vector<int> order, dims;
+  const int count = weight->spec().ndim() - 2, first = windows->spec().ndim() - 1 - count;
+  for (int i = 0; i < count; ++i) {
+    order.push_back(2 + i);
+    dims.push_back(first + i);
+  }
+  order.insert(order.end(), {1, 0});
+  const TensorOr features_last = Permute(weight, order);
+  DT_RETURN_IF_ERROR(features_last.status());
+  Dims shape = features_last->shape();
+  shape.erase(shape.end() - 2);
+  const DType wide = AccumulatorOf(windows->dtype());
+  const TensorOr products = Mul(Cast(windows, wide), Cast(Reshape(features_last, shape), wide));
+  return Cast(Sum(products, dims), windows->dtype());
+}
+
+// The product of windows [..., k..., c] and weight [f, c / groups, k...].
+TensorOr Product(const TensorOr& windows, const TensorOr& weight, const std::string& k,
+                 int64_t groups) {
+  if (groups == 1) {
+    return Einsum(absl::StrCat("... ", k, " c, f c ", k, " -> ... f"), windows, weight);
+  }
+  if (weight->shape()[0] == groups && weight->shape()[1] == 1) return Depthwise(windows, weight);
+  return Einsum(absl::StrCat("... ", k, " (g c), (g f) c ", k, " -> ... (g f)"), windows, weight,
+                {{"g", groups}});
+}
+
 absl::Status CheckWeight(const DistributedTensor& x, const DistributedTensor& weight,
                          int64_t groups) {
   const Dims& shape = weight.shape();
+  if (&x.context() != &weight.context() || x.mesh() != weight.mesh()) {
+    return InvalidArgument({"Conv: x, ", x.ToString(), ", and the weight, ", weight.ToString(),
+                            ", are on two meshes, or of two Contexts; Redistribute one of them"});
+  }
   if (shape.size() < 3) {
     return InvalidArgument({"Conv: the weight is ", weight.ToString(),
                             "; give [f, c / groups, k...] with at least one k"});
   }
   const int64_t c = x.shape().empty() ? 0 : x.shape().back();
-  if (groups >= 1 && shape[0] % groups == 0 && shape[1] * groups == c) return absl::OkStatus();
+  const bool fits = groups >= 1 && shape[0] % groups == 0 && c % groups == 0;
+  if (fits && shape[1] == c / groups) return absl::OkStatus();
   return InvalidArgument({"Conv: x is ", x.ToString(), ", the weight ", weight.ToString(),
                           ", and there are ", absl::StrCat(groups), " groups; give x [..., n..., ",
                           "c] and a weight [f, c / groups, k...], of whose f groups is a divisor"});
 }
 
 // The largest, or the average, of each window.
-TensorOr Pool(absl::string_view op, const TensorOr& x, const PoolOptions& options, double outside,
+TensorOr Pool(const char* op, const TensorOr& x, const PoolOptions& options, double outside,
               TensorOr (*reduce)(const TensorOr&, absl::Span<const int>)) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined(op, x));
+  DT_RETURN_IF_ERROR(CheckFloats(op, {&*x}));
+  if (options.size.empty()) {
+    return InvalidArgument({op, ": there is no window for ", x->ToString(),
+                            "; give its size, one number for each dimension that it moves along"});
+  }
   const std::vector<int64_t>& stride = options.stride.empty() ? options.size : options.stride;
   DT_ASSIGN_OR_RETURN(
       const std::vector<Move> moves,
@@ -169,18 +226,15 @@ TensorOr Pool(absl::string_view op, const TensorOr& x, const PoolOptions& option
 TensorOr Conv(const TensorOr& x, const TensorOr& weight, const ConvOptions& options) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("Conv", x));
   DT_RETURN_IF_ERROR(internal::CheckDefined("Conv", weight));
+  DT_RETURN_IF_ERROR(CheckFloats("Conv", {&*x, &*weight}));
   DT_RETURN_IF_ERROR(CheckWeight(*x, *weight, options.groups));
   const std::vector<int64_t> sizes(weight->shape().begin() + 2, weight->shape().end());
   DT_ASSIGN_OR_RETURN(const std::vector<Move> moves, MovesOf("Conv", sizes, options));
   const TensorOr windows = WindowsOfAll("Conv", x, moves, 0);
   DT_RETURN_IF_ERROR(windows.status());
   const TensorOr w = WithoutIdentities(weight, moves);
-  const std::string k = WindowLetters(moves);
-  const TensorOr y = options.groups == 1
-                         ? Einsum(absl::StrCat("... ", k, " c, f c ", k, " -> ... f"), windows, w)
-                         : Einsum(absl::StrCat("... ", k, " (g c), (g f) c ", k, " -> ... (g f)"),
-                                  windows, w, {{"g", options.groups}});
-  return CutTo(y, *x, moves);
+  DT_RETURN_IF_ERROR(w.status());
+  return CutTo(Product(windows, w, WindowLetters(moves), options.groups), *x, moves);
 }
 
 TensorOr MaxPool(const TensorOr& x, const PoolOptions& options) {

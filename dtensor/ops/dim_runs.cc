@@ -21,7 +21,7 @@ std::vector<DimRun> RunsOf(const IndexSet& held) {
 absl::StatusOr<LayoutChoice> InFewRuns(const LayoutChoiceRequest& request, int dim, int64_t unit) {
   constexpr int64_t kFew = 8;
   const Layout& layout = request.assignment.operands[0];
-  const std::vector<int> first(layout.mesh().num_axes(), 0);  // no shard has more runs
+  const std::vector<int> first(layout.mesh().num_axes(), 0);  // others may have twice as many runs
   const IndexSet held = DimRegion(layout, dim, request.operands[0]->shape[dim], first);
   int64_t count = 0;
   for (const IndexRun& run : held.runs()) count += run.count;

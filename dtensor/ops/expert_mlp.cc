@@ -65,10 +65,10 @@ struct AtExperts {
 };
 
 // The rows of x that are sent, and room for those that are received.
-absl::StatusOr<SentRows> Outgoing(const RankCall& call, const TokenExchange& exchange,
-                                  const Tensor& x) {
+absl::StatusOr<SentTensor> Outgoing(const RankCall& call, const TokenExchange& exchange,
+                                    const Tensor& x) {
   Device& device = call.device();
-  SentRows rows;
+  SentTensor rows;
   DT_ASSIGN_OR_RETURN(rows.from,
                       Tensor::Empty(device, x.dtype(), {exchange.num_sent(), x.size(1)}));
   DT_ASSIGN_OR_RETURN(rows.to,
@@ -90,7 +90,7 @@ absl::StatusOr<AtExperts> ToExperts(const Call& call, const Tensor* dy) {
     DT_ASSIGN_OR_RETURN(there.dy, AsRows(device, *dy));
   }
   if (there.exchange.is_alone()) return there;
-  std::vector<SentRows> rows;
+  std::vector<SentTensor> rows;
   for (Tensor* const one : {&there.x, &there.weights, &there.dy}) {
     if (!one->defined()) continue;
     DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, there.exchange, *one));
@@ -109,7 +109,7 @@ absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
                       absl::Span<const Contribution> made, int number) {
   if (exchange.is_alone()) return absl::OkStatus();  // `rows` and `into` are one tensor
   Device& device = call.device();
-  std::vector<SentRows> moved;
+  std::vector<SentTensor> moved;
   for (const Contribution& one : made) {
     DT_ASSIGN_OR_RETURN(Tensor back, Tensor::Empty(device, one.rows.dtype(),
                                                    {exchange.num_sent(), one.rows.size(1)}));

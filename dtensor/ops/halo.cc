@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
-#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/ops/box_exchange.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -34,6 +34,7 @@ uint64_t DigestOf(const Halo& halo) {
   Digest digest;
   for (size_t i = 0; i < halo.ranks.size(); ++i) {
     digest.Add(int64_t{halo.ranks[i]});
+    digest.Add(static_cast<int64_t>(halo.shards[i].held.runs().size()));
     for (const IndexRun& run : halo.shards[i].held.runs()) {
       for (const int64_t number : {run.begin, run.length, run.stride, run.count}) {
         digest.Add(number);
@@ -47,8 +48,6 @@ uint64_t DigestOf(const Halo& halo) {
   }
   return digest.value();
 }
-
-const Halo& HaloOf(const RankCall& call) { return static_cast<const Halo&>(*call.decision.state); }
 
 // Two intervals of equal length: positions in what a run reaches, and in a shard.
 struct Overlap {
@@ -65,13 +64,14 @@ std::vector<Overlap> Overlaps(const WindowRun& run, const Halo::Shard& shard) {
 }
 
 // What each rank receives in one exchange of shards [a, held, b]. Part p is of every rank's run p.
-class HaloBoxes : public CallDescription, public ExchangeBoxes {
+class HaloBoxes : public BoxesOfAll {
  public:
   HaloBoxes(const RankCall& call, const Tensor& shard)
       : halo_(HaloOf(call)), call_(call), a_(shard.size(0)), b_(shard.size(2)) {}
 
   std::string ToString() const override {
-    return absl::StrCat("the halos of ", SpecsText({call_.decision.operands[0]}), " on ranks ",
+    return absl::StrCat(back() == 0 ? "the halos of " : "the gradients of the halos of ",
+                        SpecsText({call_.decision.operands[0]}), " on ranks ",
                         absl::StrJoin(halo_.ranks, ", "));
   }
   uint64_t digest() const override {
@@ -83,29 +83,8 @@ class HaloBoxes : public CallDescription, public ExchangeBoxes {
     return digest.value();
   }
 
-  // `src`, `dst`: one tensor for each part; undefined ones take no part.
-  absl::Status Exchange(const std::vector<Tensor>& src, const std::vector<Tensor>& dst) const {
-    Digest digest;
-    digest.Add(static_cast<int64_t>(this->digest()));
-    digest.Add(static_cast<int64_t>(call_.lineage));
-    Collective collective;
-    collective.axes = halo_.axes;
-    collective.op = call_.decision.op->name;
-    collective.group = halo_.ranks;
-    collective.digest = digest.value();
-    collective.description = this;
-    collective.boxes = this;
-    std::vector<std::vector<ReceiveBox>> receives;
-    for (size_t p = 0; p < src.size(); ++p) {
-      receives.push_back(Receives(p, call_.context.rank()));
-    }
-    std::vector<ExchangePart> parts;
-    const Tensor none;
-    const auto or_none = [&](const Tensor& t) -> const Tensor& { return t.numel() > 0 ? t : none; };
-    for (size_t p = 0; p < src.size(); ++p) {
-      parts.push_back({or_none(src[p]), or_none(dst[p]), receives[p]});
-    }
-    return call_.context.communicator().Exchange(collective, parts);
+  absl::Status Run(absl::Span<const SentTensor> parts) const {
+    return Exchange(call_, {.axes = halo_.axes, .group = halo_.ranks, .boxes = *this}, parts);
   }
 
  protected:
@@ -178,35 +157,72 @@ class BoxesToShards final : public HaloBoxes {
   int64_t back() const override { return 1; }
 };
 
-// to += term; both have three dimensions.
+// `term` in the type `dtype`.
+absl::StatusOr<Tensor> As(Device& device, DType dtype, const Tensor& term) {
+  if (term.dtype() == dtype) return term;
+  DT_ASSIGN_OR_RETURN(const Tensor out, Tensor::Empty(device, dtype, term.shape()));
+  DT_RETURN_IF_ERROR(kernels::Unary(device, kernels::UnaryOp::kCopy, term, out));
+  return out;
+}
+
+// to += term, a tensor of the same shape and any float type.
 absl::Status AddTo(Device& device, const Tensor& to, const Tensor& term) {
+  DT_ASSIGN_OR_RETURN(const Tensor wide, As(device, to.dtype(), term));
   DT_ASSIGN_OR_RETURN(const Tensor sum, Tensor::Empty(device, to.dtype(), to.shape()));
-  DT_RETURN_IF_ERROR(kernels::Binary(device, kernels::BinaryOp::kAdd, to, term, sum));
+  DT_RETURN_IF_ERROR(kernels::Binary(device, kernels::BinaryOp::kAdd, to, wide, sum));
   return kernels::Copy(device, sum, to);
 }
 
-// dx = what this rank's own runs have for it.
+// total = what this rank's own runs have for it.
 absl::Status AddOwn(Device& device, const Halo& halo, absl::Span<const Tensor> reached,
-                    const Tensor& dx) {
-  const Halo::Shard& mine = halo.mine();
-  std::vector<std::pair<size_t, Overlap>> own;
-  for (size_t r = 0; r < mine.runs.size(); ++r) {
-    for (const Overlap& o : Overlaps(mine.runs[r], mine)) own.push_back({r, o});
-  }
-  const auto part = [&](size_t i) {
-    return reached[own[i].first].Narrow(1, own[i].second.reached, own[i].second.length);
+                    const Tensor& total) {
+  struct Term {
+    Tensor to, from;
   };
-  const bool covers = own.size() == 1 && own[0].second.length == dx.size(1);
-  if (covers) return kernels::Copy(device, part(0), dx);
-  DT_RETURN_IF_ERROR(kernels::Fill(device, dx, 0));
-  for (size_t i = 0; i < own.size(); ++i) {
-    const Tensor to = dx.Narrow(1, own[i].second.held, own[i].second.length);
-    DT_RETURN_IF_ERROR(AddTo(device, to, part(i)));
+  std::vector<Term> terms;
+  for (size_t r = 0; r < reached.size(); ++r) {
+    for (const Overlap& o : Overlaps(halo.mine().runs[r], halo.mine())) {
+      terms.push_back(
+          {total.Narrow(1, o.held, o.length), reached[r].Narrow(1, o.reached, o.length)});
+    }
   }
+  if (terms.size() == 1 && terms[0].to.numel() == total.numel()) {
+    return kernels::Unary(device, kernels::UnaryOp::kCopy, terms[0].from, total);
+  }
+  DT_RETURN_IF_ERROR(kernels::Fill(device, total, 0));
+  for (const auto& [to, from] : terms) DT_RETURN_IF_ERROR(AddTo(device, to, from));
   return absl::OkStatus();
 }
 
+// total += what other ranks' runs have for it.
+absl::Status AddOthers(const RankCall& call, absl::Span<const Tensor> reached, const Tensor& total,
+                       DType dtype) {
+  Device& device = call.device();
+  const Halo& halo = HaloOf(call);
+  const BoxesToShards boxes(call, total);
+  std::vector<SentTensor> parts(halo.most_runs);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (p < reached.size()) parts[p].from = reached[p];
+    int64_t length = 0;
+    boxes.ForEachArrival(p, halo.me,
+                         [&](size_t, const Overlap& o, int64_t at) { length = at + o.length; });
+    const int64_t shape[] = {total.size(0), length, total.size(2)};
+    DT_ASSIGN_OR_RETURN(parts[p].to, Tensor::Empty(device, dtype, shape));
+  }
+  DT_RETURN_IF_ERROR(boxes.Run(parts));
+  absl::Status status;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    boxes.ForEachArrival(p, halo.me, [&](size_t, const Overlap& o, int64_t at) {
+      status.Update(
+          AddTo(device, total.Narrow(1, o.held, o.length), parts[p].to.Narrow(1, at, o.length)));
+    });
+  }
+  return status;
+}
+
 }  // namespace
+
+const Halo& HaloOf(const RankCall& call) { return static_cast<const Halo&>(*call.decision.state); }
 
 int64_t Halo::bytes() const {
   int64_t bytes = 0;
@@ -248,53 +264,41 @@ absl::StatusOr<std::shared_ptr<const Halo>> MakeHalo(const OpStateRequest& reque
 
 absl::StatusOr<std::vector<Tensor>> GatherHalos(const RankCall& call, const Tensor& x) {
   const Halo& halo = HaloOf(call);
-  std::vector<Tensor> reached(halo.most_runs);
+  std::vector<SentTensor> parts(halo.most_runs);
   const std::vector<WindowRun>& runs = halo.mine().runs;
+  std::vector<Tensor> reached;
   for (size_t r = 0; r < runs.size(); ++r) {
     if (halo.moves) {
       const int64_t shape[] = {x.size(0), runs[r].end - runs[r].begin, x.size(2)};
-      DT_ASSIGN_OR_RETURN(reached[r], Tensor::Empty(call.device(), x.dtype(), shape));
+      DT_ASSIGN_OR_RETURN(parts[r].to, Tensor::Empty(call.device(), x.dtype(), shape));
+      reached.push_back(parts[r].to);
     } else {
       const std::vector<Overlap> all = Overlaps(runs[r], halo.mine());
-      reached[r] = all.empty() ? x.Narrow(1, 0, 0) : x.Narrow(1, all[0].held, all[0].length);
+      reached.push_back(all.empty() ? x.Narrow(1, 0, 0) : x.Narrow(1, all[0].held, all[0].length));
     }
   }
   // Without elements there is nothing to send, on any of the ranks.
-  if (halo.moves && x.size(0) * x.size(2) > 0) {
-    const std::vector<Tensor> src(halo.most_runs, x);
-    DT_RETURN_IF_ERROR(BoxesToRuns(call, x).Exchange(src, reached));
-  }
-  reached.resize(runs.size());
+  if (!halo.moves || x.size(0) * x.size(2) == 0) return reached;
+  for (SentTensor& part : parts) part.from = x;
+  DT_RETURN_IF_ERROR(BoxesToRuns(call, x).Run(parts));
   return reached;
 }
 
 absl::Status ScatterHalos(const RankCall& call, absl::Span<const Tensor> reached,
                           const Tensor& dx) {
   Device& device = call.device();
-  const Halo& halo = HaloOf(call);
   if (dx.size(0) * dx.size(2) == 0) return absl::OkStatus();
-  DT_RETURN_IF_ERROR(AddOwn(device, halo, reached, dx));
-  if (!halo.moves) return absl::OkStatus();
-  const BoxesToShards boxes(call, dx);
-  std::vector<Tensor> src(reached.begin(), reached.end()), arrived(halo.most_runs);
-  src.resize(halo.most_runs);
-  for (size_t p = 0; p < halo.most_runs; ++p) {
-    int64_t length = 0;
-    boxes.ForEachArrival(p, halo.me,
-                         [&](size_t, const Overlap& o, int64_t at) { length = at + o.length; });
-    const int64_t shape[] = {dx.size(0), length, dx.size(2)};
-    if (length == 0) continue;
-    DT_ASSIGN_OR_RETURN(arrived[p], Tensor::Empty(device, dx.dtype(), shape));
+  const DType wide = AccumulatorOf(dx.dtype());
+  Tensor total = dx;
+  if (wide != dx.dtype()) {
+    DT_ASSIGN_OR_RETURN(total, Tensor::Empty(device, wide, dx.shape()));
   }
-  DT_RETURN_IF_ERROR(boxes.Exchange(src, arrived));
-  absl::Status status;
-  for (size_t p = 0; p < halo.most_runs; ++p) {
-    boxes.ForEachArrival(p, halo.me, [&](size_t, const Overlap& o, int64_t at) {
-      status.Update(
-          AddTo(device, dx.Narrow(1, o.held, o.length), arrived[p].Narrow(1, at, o.length)));
-    });
+  DT_RETURN_IF_ERROR(AddOwn(device, HaloOf(call), reached, total));
+  if (HaloOf(call).moves) {
+    DT_RETURN_IF_ERROR(AddOthers(call, reached, total, dx.dtype()));
   }
-  return status;
+  if (wide == dx.dtype()) return absl::OkStatus();
+  return kernels::Unary(device, kernels::UnaryOp::kCopy, total, dx);
 }
 
 }  // namespace dtensor::internal

@@ -57,13 +57,17 @@ absl::StatusOr<std::shared_ptr<const Halo>> MakeHalo(const OpStateRequest& reque
                                                      absl::string_view windows,
                                                      const WindowReach& reach);
 
+// The state of a call's decision. Requires: MakeHalo made it. So do the functions below.
+const Halo& HaloOf(const RankCall& call);
+
 // What this rank's runs reach of x, its shard [a, held, b], row-major: [a, end - begin, b] each.
 // These are views of x if nothing moves. Collective over the ranks, if something does. Errors:
 // failures.
 absl::StatusOr<std::vector<Tensor>> GatherHalos(const RankCall& call, const Tensor& x);
 // The reverse: dx, a shard as x, becomes the sum of what all ranks' runs have for its elements.
-// `reached`: as GatherHalos gives it, row-major. Adds this rank's first, then those of the others,
-// in ascending order.
+// `reached`: as GatherHalos gives it, row-major, of dx's type. This rank's runs are added first,
+// then the first run of each other rank, in ascending order, then the second runs; in f32 for
+// 16-bit types, rounded once.
 absl::Status ScatterHalos(const RankCall& call, absl::Span<const Tensor> reached, const Tensor& dx);
 
 }  // namespace dtensor::internal

@@ -142,8 +142,9 @@ TensorOr Mean(const TensorOr& x, absl::Span<const int> dims);
 TensorOr SumOfSquares(const TensorOr& x);
 
 // The sums of the elements along `dim` up to each of them, of numbers (not bool): "d0 d1^ -> d0
-// d1^", linear. If the dimension is sharded, one all-gather exchanges the shards' sums. Added in
-// f32 for 16-bit floats; integers wrap around.
+// d1^", linear, of x's type. If the dimension is sharded, one all-gather exchanges the shards'
+// sums; an order of more than eight rounds, as cyclic may be, is brought to a contiguous one first.
+// Added in f32 for 16-bit floats; integers wrap around.
 TensorOr CumSum(const TensorOr& x, int dim);
 
 // --- Maximum and minimum, of numbers (not bool), over dimensions that are not empty: "d0 d1^ ->
@@ -198,8 +199,8 @@ TensorOr Stack(absl::Span<const TensorOr> tensors, int dim);
 // Puts `before` elements of `value` before x and `after` behind it; both are >= 0.
 TensorOr Pad(const TensorOr& x, int dim, int64_t before, int64_t after, double value = 0);
 
-// --- Where elements stand. Nothing moves, except as said. (Arange, in distributed_tensor.h, makes
-// the indices themselves.)
+// --- Where elements stand. Nothing moves, except as said, and a Partial operand is reduced.
+// (Arange, in distributed_tensor.h, makes the indices themselves.)
 // x with zeros above (below) a diagonal of the last two dimensions: where column - row > diagonal
 // (< diagonal). Of any type.
 TensorOr Tril(const TensorOr& x, int64_t diagonal = 0);

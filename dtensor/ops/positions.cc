@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_helpers.h"
 
 namespace dtensor {
@@ -68,6 +69,10 @@ TensorOr IndexSelect(const TensorOr& x, int dim, const TensorOr& ids) {
     return InvalidArgument({"IndexSelect: the indices are ", ids->ToString(),
                             "; give one dimension, or TakeAlongDim"});
   }
+  const Spec* const specs[] = {&ids->spec(), &x->spec()};
+  const OpDef takes = {.name = "IndexSelect",
+                       .operand_types = {TypeSet::Integers(), TypeSet::Floats()}};
+  DT_RETURN_IF_ERROR(takes.CheckTypes(specs));
   // The dimension in front, and the others as one.
   std::vector<int> to_front = {d}, back;
   for (int i = 0; i < x->spec().ndim(); ++i) {

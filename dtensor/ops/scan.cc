@@ -53,18 +53,9 @@ absl::StatusOr<std::shared_ptr<const OpState>> CumSumPrepare(const OpStateReques
   auto state = std::make_shared<CumSumState>();
   const Spec& x = *request.operands[0];
   const int dim = request.attrs.as<CumSumAttrs>().dim;
-  const AxisList axes = AxesOf(x.layout.dim(dim));
-  const auto mine = x.mesh().Coordinate(request.rank);
-  int64_t count = 1;
-  for (const int axis : axes) count *= x.mesh().axis_size(axis);
-  for (int64_t shard = 0; shard < count; ++shard) {
-    auto coordinate = mine;
-    int64_t rest = shard;
-    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-      coordinate[*axis] = static_cast<int>(rest % x.mesh().axis_size(*axis));
-      rest /= x.mesh().axis_size(*axis);
-    }
-    if (coordinate == mine) state->me = static_cast<size_t>(shard);
+  for (const int rank : x.mesh().Group(request.rank, AxesOf(x.layout.dim(dim)))) {
+    if (rank == request.rank) state->me = state->shards.size();
+    const auto coordinate = x.mesh().Coordinate(rank);
     state->shards.push_back(RunsOf(DimRegion(x.layout, dim, x.shape[dim], coordinate)));
     state->most_runs = std::max(state->most_runs, state->shards.back().size());
   }

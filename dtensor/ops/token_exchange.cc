@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
-#include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 
@@ -62,15 +61,15 @@ std::shared_ptr<const TokenGroup> MakeTokenGroup(const OpStateRequest& request, 
 
 // What each rank of the group receives in one exchange: rows of one sender lie in the order of
 // receivers, and arrive in the order of senders.
-class TokenExchange::Boxes final : public CallDescription, public ExchangeBoxes {
+class TokenExchange::Boxes final : public BoxesOfAll {
  public:
-  Boxes(const TokenExchange& exchange, absl::Span<const SentRows> rows, bool back)
+  Boxes(const TokenExchange& exchange, absl::Span<const SentTensor> rows, bool back)
       : exchange_(exchange), back_(back) {
     const size_t size = exchange.group_->ranks.size();
     lies_at_.resize(size, std::vector<int64_t>(size, 0));
     arrives_at_ = lies_at_;
     Digest digest;
-    for (const SentRows& one : rows) {
+    for (const SentTensor& one : rows) {
       widths_.push_back(one.from.size(1));
       digest.Add(widths_.back());
       digest.Add(static_cast<int64_t>(one.from.dtype()));
@@ -215,31 +214,15 @@ void TokenExchange::Count(absl::Span<const int64_t> ids, std::vector<int64_t>& s
   }
 }
 
-absl::Status TokenExchange::Move(absl::Span<const SentRows> rows, bool back, int number) const {
+absl::Status TokenExchange::Move(absl::Span<const SentTensor> rows, bool back, int number) const {
   const Boxes boxes(*this, rows, back);
-  Digest digest;
-  digest.Add(static_cast<int64_t>(boxes.digest()));
-  digest.Add(static_cast<int64_t>(call_->lineage));
-  digest.Add(int64_t{number});
-  Collective collective;
-  collective.kind = CollectiveKind::kAllToAll;
-  collective.axes = group_->axes_text;
-  collective.op = call_->decision.op->name;
-  collective.group = group_->ascending;
-  collective.digest = digest.value();
-  collective.description = &boxes;
-  collective.boxes = &boxes;
-  const Tensor none;
-  std::vector<std::vector<ReceiveBox>> receives;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    receives.push_back(boxes.Receives(i, call_->context.rank()));
-  }
-  std::vector<ExchangePart> parts;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    parts.push_back({rows[i].from.numel() > 0 ? rows[i].from : none,
-                     rows[i].to.numel() > 0 ? rows[i].to : none, receives[i]});
-  }
-  return call_->context.communicator().Exchange(collective, parts);
+  return Exchange(*call_,
+                  {.kind = CollectiveKind::kAllToAll,
+                   .axes = group_->axes_text,
+                   .group = group_->ascending,
+                   .boxes = boxes,
+                   .number = number},
+                  rows);
 }
 
 }  // namespace dtensor::internal

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/ops/box_exchange.h"
 #include "dtensor/ops/expert_routing.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/op.h"
@@ -44,11 +45,6 @@ struct TokenGroup : OpState {
 std::shared_ptr<const TokenGroup> MakeTokenGroup(const OpStateRequest& request, int tokens,
                                                  int experts);
 
-// Rows [rows, n] on both sides, of one type.
-struct SentRows {
-  Tensor from, to;
-};
-
 class TokenExchange {
  public:
   // Gathers the ids of the group, the state of the call's decision. `ids`: this rank's, [tokens...,
@@ -68,11 +64,11 @@ class TokenExchange {
   const Tensor& sent() const { return sent_; }  // [num_sent] i64: the token of each row sent
   // Sends rows [num_sent, n] to the experts, which get them as rows [num_received, n]. `number`
   // tells the exchanges of one call apart. Collective over the group. Errors: failures.
-  absl::Status ToExperts(absl::Span<const SentRows> rows, int number) const {
+  absl::Status ToExperts(absl::Span<const SentTensor> rows, int number) const {
     return Move(rows, /*back=*/false, number);
   }
   // The reverse: `from` has num_received rows, `to` num_sent.
-  absl::Status ToTokens(absl::Span<const SentRows> rows, int number) const {
+  absl::Status ToTokens(absl::Span<const SentTensor> rows, int number) const {
     return Move(rows, /*back=*/true, number);
   }
 
@@ -82,7 +78,7 @@ class TokenExchange {
   absl::Status CheckIds(absl::Span<const int64_t> ids) const;
   void CountOnMeta();
   void Count(absl::Span<const int64_t> ids, std::vector<int64_t>& sent);
-  absl::Status Move(absl::Span<const SentRows> rows, bool back, int number) const;
+  absl::Status Move(absl::Span<const SentTensor> rows, bool back, int number) const;
 
   const RankCall* call_;
   const TokenGroup* group_;

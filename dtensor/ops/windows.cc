@@ -74,8 +74,6 @@ kernels::WindowSteps StepsOf(const WindowsAttrs& attrs, const WindowRun& run) {
   return {run.windows.first * attrs.step - attrs.before - run.begin, attrs.step, attrs.dilation};
 }
 
-const Halo& HaloOf(const RankCall& call) { return static_cast<const Halo&>(*call.decision.state); }
-
 absl::Status WindowsForward(const OpCall& call) {
   Device& device = call.device();
   const auto& attrs = call.attrs<WindowsAttrs>();

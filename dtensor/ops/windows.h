@@ -2,7 +2,8 @@
 // last dimension, as everywhere in this library: images are [batch, height, width, channels].
 //
 // The windows' dimension may be sharded. Each rank then receives what its windows reach of other
-// shards (the halo), and nothing else; in backward it sends the gradients of that back.
+// shards (the halo), and nothing else; in backward it sends the gradients of that back. If two
+// dimensions of a convolution are sharded, the second halo is of the windows along the first.
 //
 // Errors: as in ops.h.
 #ifndef DTENSOR_OPS_WINDOWS_H_
@@ -58,7 +59,7 @@ struct ConvOptions {
 TensorOr Conv(const TensorOr& x, const TensorOr& weight, const ConvOptions& options = {});
 
 struct PoolOptions {
-  std::vector<int64_t> size;         // of the windows, one number for each of the d dimensions
+  std::vector<int64_t> size;         // of the windows: a number for each of the d >= 1 dimensions
   std::vector<int64_t> stride = {};  // empty: size
   std::vector<int64_t> before = {};  // elements in front of x, and behind it, which are -inf for
   std::vector<int64_t> after = {};   // MaxPool, and count as zeros for AveragePool

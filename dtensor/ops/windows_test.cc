@@ -19,6 +19,7 @@ namespace dtensor {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 std::vector<double> Ascending(int64_t n) {
@@ -123,6 +124,21 @@ TEST(Windows, AreTheSameInEveryLayout) {
   }
 }
 
+// Each element is in 300 windows on each of two ranks; 16-bit sums would stop at 256.
+TEST(Windows, AddGradientsInF32) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("cp=2");
+    DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                        Full(context, mesh, {Shard(0)}, {600}, DType::kBF16, 1));
+    DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+    DT_RETURN_IF_ERROR(Backward(Sum(Windows(x, 0, 1, {.size = 1201, .before = 600}), {0, 1})));
+    DT_ASSIGN_OR_RETURN(const auto wide, Cast(x.grad(), DType::kF64));
+    DT_ASSIGN_OR_RETURN(const auto values, ToGlobal<double>(wide));
+    EXPECT_THAT(values, Each(600));
+    return absl::OkStatus();
+  }));
+}
+
 // A sum of convolutions is the convolution of a sum: Partial operands stay so.
 TEST(Windows, OfPartialTermsArePartial) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
@@ -181,6 +197,27 @@ TEST(Windows, Refusals) {
   EXPECT_THAT(windows(2, 3, {}), Refuses(HasSubstr("Windows: ")));
   EXPECT_THAT(windows(0, 1, {.size = int64_t{1} << 40, .dilation = int64_t{1} << 40}),
               Refuses(HasSubstr("distances of 2^56 at most")));
+}
+
+// Before anything moves, and by the name that was called.
+TEST(Conv, RefusesTypesAndMeshesAtOnce) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x, Make(context, "cp=2", "[] [cp] []", {1, 4, 2}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor w, Make(context, "cp=2", "[] [] []", {2, 2, 3}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor elsewhere,
+                        Make(context, "tp=2", "[] [] []", {2, 2, 3}));
+    context.communicator().ResetTraffic();
+    EXPECT_THAT(Conv(Cast(x, DType::kF32), w),
+                Refuses(HasSubstr("Conv: operands have unlike types")));
+    EXPECT_THAT(Conv(Cast(x, DType::kI32), Cast(w, DType::kI32)),
+                Refuses(HasSubstr("Conv: takes")));
+    EXPECT_THAT(Conv(x, elsewhere), Refuses(HasSubstr("Conv: x")));
+    EXPECT_THAT(MaxPool(Cast(x, DType::kI64), {.size = {2}}), Refuses(HasSubstr("MaxPool: takes")));
+    EXPECT_THAT(AveragePool(x, {.size = {}}),
+                Refuses(HasSubstr("AveragePool: there is no window")));
+    EXPECT_EQ(BytesReceived(context), 0);
+    return absl::OkStatus();
+  }));
 }
 
 TEST(Conv, Refusals) {

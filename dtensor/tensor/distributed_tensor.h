@@ -200,8 +200,8 @@ TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> 
 TensorOr FullLike(const DistributedTensor& x, double value);
 TensorOr FullLike(const DistributedTensor& x, double value, absl::Span<const int64_t> shape);
 
-// start + step * i for i in [0, n), each computed in f64 and rounded once: exact for integers up to
-// 2^53.
+// start + step * i for i in [0, n), each computed in f64 and cast to `dtype` (ops.h): exact for
+// integers up to 2^53.
 TensorOr Arange(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                 int64_t n, DType dtype, double start = 0, double step = 1);
 TensorOr Arange(Context& context, const Layout& layout, int64_t n, DType dtype, double start = 0,
@@ -220,7 +220,8 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
                       const RandomOptions& options);
 TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                       const RandomOptions& options);
-// The same, uniform in [low, high): rounding to `dtype` may give `high` itself.
+// The same, uniform in [low, high); rounding to `dtype` may give `high` itself. Errors: also for
+// bounds that are not finite, or not in order.
 struct UniformOptions {
   uint64_t seed = 0;
   uint64_t stream = 0;

@@ -1,4 +1,5 @@
 // Tensors of constants, of numbers in order and of random numbers.
+#include <cmath>
 #include <memory>
 #include <new>
 #include <utility>
@@ -34,6 +35,7 @@ TensorOr RandomTensor(Context& context, const Layout& layout, absl::Span<const i
 // local[j] = start + i * step for the j-th index i.
 absl::Status FillInOrder(Device& device, const IndexSet& indices, double start, double step,
                          const Tensor& local) {
+  if (device.is_meta()) return absl::OkStatus();
   const int64_t shape[] = {indices.size()};
   const std::unique_ptr<double[]> numbers(new (std::nothrow) double[shape[0]]);
   if (numbers == nullptr) {
@@ -121,11 +123,25 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
 
 TensorOr RandomUniform(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                        const UniformOptions& options) {
+  if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {
+    return InvalidArgument({"RandomUniform: there are no numbers from ", absl::StrCat(options.low),
+                            " to ", absl::StrCat(options.high),
+                            "; give finite bounds, the lower one first"});
+  }
   const auto fill = [&](const Region& region, const Tensor& local) -> absl::Status {
-    DT_RETURN_IF_ERROR(kernels::RandomUniform(context.device(), region, shape, options.seed,
-                                              options.stream, local));
-    if (options.low == 0 && options.high == 1) return absl::OkStatus();
-    return kernels::Affine(context.device(), local, options.high - options.low, options.low, local);
+    Device& device = context.device();
+    const bool is_unit = options.low == 0 && options.high == 1;
+    Tensor wide = local;
+    if (!is_unit && AccumulatorOf(options.dtype) != options.dtype) {
+      DT_ASSIGN_OR_RETURN(wide, Tensor::Empty(device, AccumulatorOf(options.dtype), local.shape()));
+    }
+    DT_RETURN_IF_ERROR(
+        kernels::RandomUniform(device, region, shape, options.seed, options.stream, wide));
+    if (is_unit) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(
+        kernels::Affine(device, wide, options.high - options.low, options.low, wide));
+    if (wide.dtype() == local.dtype()) return absl::OkStatus();
+    return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, local);
   };
   return RandomTensor(context, layout, shape, options.dtype, "RandomUniform", fill);
 }

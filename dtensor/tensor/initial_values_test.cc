@@ -1,5 +1,6 @@
 // Arange and RandomUniform: the same values in every layout.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -73,6 +74,27 @@ TEST(RandomUniform, MakesFloats) {
     EXPECT_THAT(RandomUniform(context, *DeviceMesh::Parse("tp=1"), {Replicate()}, {2},
                               {.dtype = DType::kI32}),
                 Refuses(HasSubstr("floating")));
+    const auto between = [&](double low, double high) {
+      return RandomUniform(context, *DeviceMesh::Parse("tp=1"), {Replicate()}, {2},
+                           {.low = low, .high = high});
+    };
+    EXPECT_THAT(between(1, 0), Refuses(HasSubstr("from 1 to 0")));
+    EXPECT_THAT(between(-1e308, 1e308), Refuses(HasSubstr("finite bounds")));
+    return absl::OkStatus();
+  }));
+}
+
+// In 16 bits numbers near 0 are as fine as those of that type, and not steps of the whole range.
+TEST(RandomUniform, IsRoundedOnce) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x,
+                        RandomUniform(context, *DeviceMesh::Parse("tp=1"), {Replicate()}, {20000},
+                                      {.seed = 3, .low = -1, .high = 1, .dtype = DType::kBF16}));
+    DT_ASSIGN_OR_RETURN(const auto values, ToGlobal<BFloat16>(x));
+    const auto is_near_zero = [](BFloat16 value) {
+      return value.bits != 0 && std::abs(static_cast<float>(value)) < 0x1p-10F;
+    };
+    EXPECT_GT(std::count_if(values.begin(), values.end(), is_near_zero), 5);
     return absl::OkStatus();
   }));
 }

@@ -9,6 +9,8 @@
 
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tests/plans/train_module.h"
 #include "gmock/gmock.h"
@@ -89,6 +91,17 @@ TEST(Conv, IsTheSameOnEveryMesh) {
   ExpectAsOnOneRank(run, places);
   run.recomputed = {"block", "depthwise"};
   ExpectAsOnOneRank(run, places);
+}
+
+// Of grouped features no rank would have what another needs.
+TEST(Conv, OfGroupsIsNotRowwise) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("tp=2");
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    ConvLayer layer({4, 4, {3}}, 0.1, {.groups = 2});
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse("{\"\", Rowwise(\"tp\")}"));
+    EXPECT_THAT(plan.Apply(layer, context, mesh, {}), Refuses(HasSubstr("nothing to split")));
+    return absl::OkStatus();
+  }));
 }
 
 // One all-reduce for the pair of convolutions, as for a pair of linear layers.

@@ -12,8 +12,11 @@ namespace {
 
 template <typename C>
 C Plus(C a, C b) {
-  if constexpr (kIsFloat<C>) return a + b;
-  return WrapAdd(a, b);
+  if constexpr (kIsFloat<C>) {
+    return a + b;
+  } else {
+    return WrapAdd(a, b);
+  }
 }
 
 // Rows [n, inner] of x, in the order of the sums.
@@ -31,12 +34,26 @@ class Scan {
       std::copy_n(static_cast<const C*>(a_.start) + outer * a_.inner, a_.inner, before_.begin());
     }
     for (int64_t begin = 0; begin < a_.n; begin += kScanChunk) {
-      RunChunk(begin, std::min(begin + kScanChunk, a_.n));
+      const int64_t end = std::min(begin + kScanChunk, a_.n);
+      a_.inner == 1 ? RunColumn(begin, end) : RunRows(begin, end);
     }
   }
 
  private:
-  void RunChunk(int64_t begin, int64_t end) {
+  // A chunk of one column, whose sums stay in registers.
+  void RunColumn(int64_t begin, int64_t end) {
+    C sum = before_[0], chunk{0};
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = a_.reverse ? a_.n - 1 - i : i;
+      const C value = Cast<C>(x_[at]);
+      sum = Plus(sum, value);
+      chunk = Plus(chunk, value);
+      y_[at] = Cast<T>(sum);
+    }
+    before_[0] = Plus(before_[0], chunk);
+  }
+
+  void RunRows(int64_t begin, int64_t end) {
     sums_ = before_;
     std::fill(chunk_.begin(), chunk_.end(), C{0});
     for (int64_t i = begin; i < end; ++i) {
@@ -67,6 +84,7 @@ void RunAll(const CumSumArgs& a) {
 
 absl::Status CumSum(Device& device, const char* kernel, const CumSumArgs& args) {
   return Launch(device, kernel, args, [](const CumSumArgs& a) {
+    if (a.outer == 0 || a.n == 0 || a.inner == 0) return;
     switch (a.dtype) {
       case DType::kI32:
         return RunAll<int32_t>(a);

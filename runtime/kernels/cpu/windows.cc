@@ -24,14 +24,14 @@ void CopyWindow(const WindowsShape& s, T value, const T* x, int64_t first, T* y)
   std::fill_n(y, begin * s.row, value);
   std::fill_n(y + end * s.row, (s.size - end) * s.row, value);
   if (begin == end) return;
-  const T* from = x + (first + begin * dilation) * s.inner * s.row;
-  T* to = y + begin * s.row;
-  const int64_t step = dilation * s.inner * s.row;
-  if (step == s.row) {
-    std::copy_n(from, (end - begin) * s.row, to);
+  const int64_t columns = s.inner * s.row;
+  if (dilation == 1 && s.inner == 1) {
+    std::copy_n(x + (first + begin) * columns, (end - begin) * s.row, y + begin * s.row);
     return;
   }
-  for (int64_t j = begin; j < end; ++j, from += step, to += s.row) std::copy_n(from, s.row, to);
+  for (int64_t j = begin; j < end; ++j) {
+    std::copy_n(x + (first + j * dilation) * columns, s.row, y + j * s.row);
+  }
 }
 
 template <typename T>
@@ -87,12 +87,15 @@ void AddCopies(const WindowsGradArgs& a) {
 
 absl::Status Windows(Device& device, const char* kernel, const WindowsArgs& args) {
   return Launch(device, kernel, args, [](const WindowsArgs& a) {
+    const WindowsShape& s = a.shape;
+    if (s.outer == 0 || s.inner == 0 || s.size == 0 || s.row == 0) return;
     VisitDType(a.shape.dtype, [&](auto t) { CopyWindows<decltype(t)>(a); });
   });
 }
 
 absl::Status WindowsGrad(Device& device, const char* kernel, const WindowsGradArgs& args) {
   return Launch(device, kernel, args, [](const WindowsGradArgs& a) {
+    if (a.shape.outer == 0 || a.shape.inner == 0 || a.shape.row == 0) return;
     VisitFloat(a.shape.dtype, [&](auto t) { AddCopies<decltype(t)>(a); });
   });
 }

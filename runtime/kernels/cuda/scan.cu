@@ -11,12 +11,6 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-template <typename C>
-__device__ C Plus(C a, C b) {
-  if constexpr (kIsFloat<C>) return a + b;
-  return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-
 // One chunk of one column: `begin` and `end` in the order of the sums.
 struct Chunk {
   __device__ Chunk(const CumSumArgs& a, int64_t chunks, int64_t piece) {
@@ -39,7 +33,7 @@ __global__ void SumChunksKernel(CumSumArgs a, int64_t chunks, Compute<T>* sums) 
     const Chunk chunk(a, chunks, piece);
     const T* const x = static_cast<const T*>(a.x) + chunk.outer * a.x_outer_stride;
     Compute<T> sum = 0;
-    for (int64_t i = chunk.begin; i < chunk.end; ++i) sum = Plus(sum, Widen(x[chunk.Offset(a, i)]));
+    for (int64_t i = chunk.begin; i < chunk.end; ++i) sum = Add(sum, Widen(x[chunk.Offset(a, i)]));
     sums[piece] = sum;
   });
 }
@@ -52,7 +46,7 @@ __global__ void SumBeforeKernel(CumSumArgs a, int64_t chunks, Compute<T>* sums) 
     Compute<T> before = a.start == nullptr ? 0 : static_cast<const Compute<T>*>(a.start)[column];
     for (int64_t c = 0; c < chunks; ++c) {
       Compute<T>& sum = sums[(outer * chunks + c) * a.inner + b];
-      const Compute<T> next = Plus(before, sum);
+      const Compute<T> next = Add(before, sum);
       sum = before;
       before = next;
     }
@@ -68,7 +62,7 @@ __global__ void ScanKernel(CumSumArgs a, int64_t chunks, const Compute<T>* befor
     Compute<T> sum = before[piece];
     for (int64_t i = chunk.begin; i < chunk.end; ++i) {
       const int64_t at = chunk.Offset(a, i);
-      sum = Plus(sum, Widen(x[at]));
+      sum = Add(sum, Widen(x[at]));
       y[at] = Round<T>(sum);
     }
   });
@@ -91,7 +85,7 @@ absl::Status ScanAll(Device& device, const char* kernel, const CumSumArgs& a) {
 }  // namespace
 
 absl::Status CumSum(Device& device, const char* kernel, const CumSumArgs& args) {
-  if (args.outer * args.n * args.inner == 0) return device.failure();
+  if (args.outer == 0 || args.n == 0 || args.inner == 0) return device.failure();
   switch (args.dtype) {
     case DType::kI32:
       return ScanAll<int32_t>(device, kernel, args);

@@ -12,11 +12,7 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// As much of a row as is moved together.
-template <typename Bits, int V>
-using Piece = Pack<Bits, V>;
-
-// The arguments with rows, and the strides between them, in pieces.
+// The arguments with rows, and the strides between them, in pieces: as much as is moved together.
 template <typename Piece>
 struct PieceArgs {
   WindowsShape shape;
@@ -114,17 +110,18 @@ absl::Status CopyPieces(Device& device, const char* kernel, const WindowsArgs& a
 
 absl::Status Windows(Device& device, const char* kernel, const WindowsArgs& args) {
   const WindowsShape& s = args.shape;
-  if (s.outer * s.windows * s.inner * s.size * s.row == 0) return device.failure();
-  if (IsInPieces(args, 16)) return CopyPieces<Piece<uint64_t, 2>>(device, kernel, args);
+  const bool is_empty = s.outer == 0 || s.windows == 0 || s.inner == 0 || s.size == 0 || s.row == 0;
+  if (is_empty) return device.failure();
+  if (IsInPieces(args, 16)) return CopyPieces<Pack<uint64_t, 2>>(device, kernel, args);
   return WithBits(SizeOf(s.dtype), [&](auto bits) {
-    return CopyPieces<Piece<decltype(bits), 1>>(device, kernel, args);
+    return CopyPieces<Pack<decltype(bits), 1>>(device, kernel, args);
   });
 }
 
 absl::Status WindowsGrad(Device& device, const char* kernel, const WindowsGradArgs& args) {
   const WindowsShape& s = args.shape;
+  if (s.outer == 0 || s.n == 0 || s.inner == 0 || s.row == 0) return device.failure();
   const int64_t elements = s.outer * s.n * s.inner * s.row;
-  if (elements == 0) return device.failure();
   return VisitFloat(s.dtype, [&](auto t) {
     return Launch(device, kernel, BlocksFor(elements), kThreads, WindowsGradKernel<decltype(t)>,
                   args, elements);
