@@ -98,9 +98,10 @@ TensorOr WindowsOfAll(absl::string_view op, const TensorOr& x, const std::vector
                             x->ToString(), "; give [..., n..., c], features last"});
   }
   for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, *x, first + i, moves[i]));
-  // Sharded dimensions first: their halos are of x then, and not of windows, which are larger.
+  // Sharded dimensions first: their halos are of x then, and not of windows, which are larger. Then
+  // the last: what is copied together grows with each.
   std::vector<int> order(count);
-  std::iota(order.begin(), order.end(), 0);
+  std::iota(order.rbegin(), order.rend(), 0);
   absl::c_stable_partition(order, [&](int i) { return IsSplit(x->layout().dim(first + i)); });
   TensorOr windows = x;
   std::vector<int> made;
