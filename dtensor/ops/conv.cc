@@ -37,8 +37,13 @@ absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim
                             ", for ", x.ToString(), "; give sizes, strides and dilations of at ",
                             "least 1, no negative numbers, and 2^56 at most"});
   }
-  const int64_t reach = (m.size - 1) * m.dilation + 1;
-  if (x.shape()[dim] + m.before + m.after >= reach) return absl::OkStatus();
+  const int64_t reach = (m.size - 1) * m.dilation + 1, all = x.shape()[dim] + m.before + m.after;
+  if (all > kMaxElements) {
+    return InvalidArgument({op, ": dimension ", absl::StrCat(dim), " of ", x.ToString(),
+                            " with what lies before and after it has ", absl::StrCat(all),
+                            " elements; give smaller numbers"});
+  }
+  if (all >= reach) return absl::OkStatus();
   return InvalidArgument(
       {op, ": a window reaches over ", absl::StrCat(reach), " elements, and dimension ",
        absl::StrCat(dim), " of ", x.ToString(), " has, with what lies before and after it, ",
@@ -78,12 +83,20 @@ int64_t Fit(int64_t n, const Move& m) {
 }
 
 // The windows of one dimension; the new dimension is number `at`. Windows has one for each step of
-// x, so x is padded if fewer than fit; if they are more, CutTo cuts what is made of them.
+// x, so x is padded if fewer than fit. If they are more, the others are empty, and CutTo cuts what
+// is made of them.
 TensorOr WindowsOf(const TensorOr& x, int dim, int at, const Move& m, double value) {
-  const int64_t n = x->shape()[dim];
-  const int64_t made = std::max(Fit(n, m), (n + m.stride - 1) / m.stride);
-  const TensorOr padded = Pad(x, dim, 0, made * m.stride - n, value);
-  return Windows(padded, dim, at, {m.size, m.stride, m.before, m.dilation, value});
+  const int64_t n = x->shape()[dim], fit = Fit(n, m);
+  const int64_t made = std::max(fit, (n + m.stride - 1) / m.stride);
+  const int64_t step = made == 1 ? std::max<int64_t>(n, 1) : m.stride;  // of one, any will do
+  const TensorOr padded = Pad(x, dim, 0, made * step - n, value);
+  const WindowOptions options = {.size = m.size,
+                                 .step = step,
+                                 .before = m.before,
+                                 .dilation = m.dilation,
+                                 .limit = fit,
+                                 .value = value};
+  return Windows(padded, dim, at, options);
 }
 
 // The windows along the dimensions from `first` on: x [..., n..., c] gives [..., o..., k..., c].

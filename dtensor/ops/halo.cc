@@ -22,10 +22,11 @@ IndexSet Reached(const WindowRun& run) { return IndexSet::Interval(run.begin, ru
 std::vector<WindowRun> WindowRuns(const IndexSet& held, const WindowReach& reach, int64_t n) {
   std::vector<WindowRun> runs;
   for (const DimRun& run : RunsOf(held)) {
+    const int64_t live = std::clamp<int64_t>(reach.limit - run.first, 0, run.count);
     const int64_t first = run.first * reach.step - reach.before;
-    const int64_t last = first + (run.count - 1) * reach.step;
     const int64_t begin = std::clamp<int64_t>(first, 0, n);
-    runs.push_back({run, begin, std::clamp<int64_t>(last + reach.reach, begin, n)});
+    const int64_t end = live == 0 ? begin : first + (live - 1) * reach.step + reach.reach;
+    runs.push_back({run, live, begin, std::clamp<int64_t>(end, begin, n)});
   }
   return runs;
 }

@@ -22,14 +22,17 @@
 
 namespace dtensor::internal {
 
-// Where a window lies: window i has elements of [i * step - before, i * step - before + reach).
+// Where a window lies: window i has elements of [i * step - before, i * step - before + reach), and
+// none if it is number `limit` or a later one.
 struct WindowReach {
-  int64_t step = 1, before = 0, reach = 1;
+  int64_t step = 1, before = 0, reach = 1, limit = 0;
 };
 
-// Neighbours among a rank's windows, and what they reach of the dimension: [begin, end).
+// Neighbours among a rank's windows, how many of them, the first ones, are below the limit, and
+// what these reach of the dimension: [begin, end).
 struct WindowRun {
   DimRun windows;
+  int64_t live = 0;
   int64_t begin = 0, end = 0;
 };
 
@@ -49,6 +52,7 @@ struct Halo : OpState {
   uint64_t digest = 0;        // of all this but `me`
   const Shard& mine() const { return shards[me]; }
   int64_t bytes() const override;
+  bool exchanges() const override { return moves; }
 };
 
 // For OpDef::prepare, of a rule whose letter `windows` says how the windows of dimension `dim` of

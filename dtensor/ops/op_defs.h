@@ -149,9 +149,9 @@ absl::Span<const OpDef* const> ConcatOps();
 // windows.cc
 struct WindowsAttrs {
   int dim = 0, at = 0;
-  int64_t size = 1, step = 1, before = 0, dilation = 1;
+  int64_t size = 1, step = 1, before = 0, dilation = 1, limit = kMaxElements;
   double value = 0;
-  auto fields() const { return std::tie(dim, at, size, step, before, dilation, value); }
+  auto fields() const { return std::tie(dim, at, size, step, before, dilation, limit, value); }
 };
 absl::Span<const OpDef* const> WindowsOps();
 

@@ -209,7 +209,8 @@ TensorOr Triu(const TensorOr& x, int64_t diagonal = 0);
 // outside [0, n). The classes are not sharded.
 TensorOr OneHot(const TensorOr& ids, int64_t n, DType dtype = DType::kF32);
 // The elements with these indices along `dim`, as of Embedding, which this is: of floats, and
-// Partial(sum) if the dimension is sharded. ids: [m] i32 or i64.
+// Partial(sum) if the dimension is sharded. The other dimensions are joined, as by Reshape. ids:
+// [m] i32 or i64.
 TensorOr IndexSelect(const TensorOr& x, int dim, const TensorOr& ids);
 
 // --- Transformers. Attention: dtensor/attention/attention.h.

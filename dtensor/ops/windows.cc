@@ -10,6 +10,7 @@
 #include "dtensor/ops/halo.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/windows.h"
 #include "dtensor/tensor/dispatch.h"
 #include "dtensor/tensor/op_helpers.h"
@@ -35,7 +36,7 @@ absl::StatusOr<RuleText> WindowsText(absl::Span<const Dims> shapes, AttrsView vi
 }
 
 WindowReach ReachOf(const WindowsAttrs& attrs) {
-  return {attrs.step, attrs.before, (attrs.size - 1) * attrs.dilation + 1};
+  return {attrs.step, attrs.before, (attrs.size - 1) * attrs.dilation + 1, attrs.limit};
 }
 
 absl::StatusOr<std::shared_ptr<const OpState>> WindowsPrepare(const OpStateRequest& request) {
@@ -85,10 +86,13 @@ absl::Status WindowsForward(const OpCall& call) {
   DT_ASSIGN_OR_RETURN(const std::vector<Tensor> reached, GatherHalos(call, shard));
   const std::vector<WindowRun>& runs = HaloOf(call).mine().runs;
   for (size_t r = 0; r < runs.size(); ++r) {
+    const auto& [position, count, first] = runs[r].windows;
+    const int64_t live = runs[r].live;
     DT_ASSIGN_OR_RETURN(const Tensor rows, joined.Rows(reached[r]));
+    DT_RETURN_IF_ERROR(kernels::Windows(device, rows, StepsOf(attrs, runs[r]), attrs.value,
+                                        y.Narrow(1, position, live)));
     DT_RETURN_IF_ERROR(
-        kernels::Windows(device, rows, StepsOf(attrs, runs[r]), attrs.value,
-                         y.Narrow(1, runs[r].windows.position, runs[r].windows.count)));
+        kernels::Fill(device, y.Narrow(1, position + live, count - live), attrs.value));
   }
   return absl::OkStatus();
 }
@@ -103,7 +107,7 @@ absl::Status WindowsBackward(const GradCall& call) {
   const std::vector<WindowRun>& runs = HaloOf(call).mine().runs;
   const auto grad_of = [&](const WindowRun& run, const Tensor& to) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Tensor rows, joined.Rows(to));
-    return kernels::WindowsGrad(device, dy.Narrow(1, run.windows.position, run.windows.count),
+    return kernels::WindowsGrad(device, dy.Narrow(1, run.windows.position, run.live),
                                 StepsOf(attrs, run), rows);
   };
   const bool is_all = runs.size() == 1 && runs[0].end - runs[0].begin == joined.held;
@@ -143,7 +147,7 @@ absl::Status CheckOptions(const DistributedTensor& x, int dim, const WindowOptio
   const auto is_size = [](int64_t number) { return 1 <= number && number <= kMaxElements; };
   if (!is_size(options.size) || !is_size(options.step) || !is_size(options.dilation) ||
       options.before < -kMaxElements || options.before > kMaxElements ||
-      (options.size - 1) > kMaxElements / options.dilation) {
+      options.size - 1 > kMaxElements / options.dilation || options.limit < 0) {
     return InvalidArgument(
         {"Windows: size ", absl::StrCat(options.size), ", step ", absl::StrCat(options.step),
          ", dilation ", absl::StrCat(options.dilation), ", before ", absl::StrCat(options.before),
@@ -178,7 +182,7 @@ TensorOr Windows(const TensorOr& x, int dim, int at, const WindowOptions& option
   const OpDef& op = options.value == 0 ? internal::kWindowsOp : internal::kWindowsWithOp;
   return Dispatch(op, {&x},
                   internal::WindowsAttrs{d, place, options.size, options.step, options.before,
-                                         options.dilation, options.value});
+                                         options.dilation, options.limit, options.value});
 }
 
 }  // namespace dtensor

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
@@ -23,7 +24,8 @@ struct WindowOptions {
   int64_t before = 0;    // window 0 begins so many elements before x, or, if negative, behind its
                          // first
   int64_t dilation = 1;  // from one element of a window to the next
-  double value = 0;      // of elements that are not in x
+  int64_t limit = kMaxElements;  // windows from this number on have no element of x
+  double value = 0;              // of elements that are not in x
 };
 // The windows of dimension `dim` (negative: from the end), n / step of them: x [..., n, ...] gives
 // [..., n / step, ..., size, ...], in which the new dimension has the number `at` > dim (negative:
@@ -66,7 +68,8 @@ struct PoolOptions {
 };
 // The largest elements, and the averages, of windows of x [..., n..., c], as torch's max_pool1d to
 // max_pool3d, avg_pool1d to avg_pool3d with count_include_pad. Floats. Elements that tie share
-// MaxPool's gradient evenly (PyTorch: the first gets it); a window without any element gives -inf.
+// MaxPool's gradient evenly (PyTorch: the first gets it), and if a window has a NaN, all of its
+// elements' gradients are NaN; a window without any element gives -inf.
 TensorOr MaxPool(const TensorOr& x, const PoolOptions& options);
 TensorOr AveragePool(const TensorOr& x, const PoolOptions& options);
 

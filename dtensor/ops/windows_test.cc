@@ -2,8 +2,10 @@
 #include "dtensor/ops/windows.h"
 
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/ops/ops.h"
@@ -12,6 +14,7 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/recompute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,6 +23,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<double> Ascending(int64_t n) {
@@ -197,6 +201,57 @@ TEST(Windows, Refusals) {
   EXPECT_THAT(windows(2, 3, {}), Refuses(HasSubstr("Windows: ")));
   EXPECT_THAT(windows(0, 1, {.size = int64_t{1} << 40, .dilation = int64_t{1} << 40}),
               Refuses(HasSubstr("distances of 2^56 at most")));
+}
+
+// What no window has, has no part in any gradient.
+TEST(Conv, LeavesOutWhatIsInNoWindow) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("a=1");
+    DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                        Distribute<double>(context, mesh, {Replicate()}, {3, 1}, {{1, 2, kInf}}));
+    DT_ASSIGN_OR_RETURN(DistributedTensor w,
+                        Distribute<double>(context, mesh, {Replicate()}, {1, 1, 2}, {{1, 2}}));
+    for (DistributedTensor* leaf : {&x, &w}) DT_RETURN_IF_ERROR(leaf->set_requires_grad(true));
+    const TensorOr y = Add(Conv(x, w, {.stride = {2}}), MaxPool(x, {.size = {2}}));
+    EXPECT_THAT(*ToGlobal<double>(*y), ElementsAre(5 + 2));
+    DT_RETURN_IF_ERROR(Backward(Sum(y, {0, 1})));
+    EXPECT_THAT(*ToGlobal<double>(x.grad()), ElementsAre(1, 2 + 1, 0));
+    EXPECT_THAT(*ToGlobal<double>(w.grad()), ElementsAre(1, 2));
+    return absl::OkStatus();
+  }));
+}
+
+// A stride that is longer than x does not make x longer.
+TEST(Conv, TakesAnyStride) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x, Make(context, "a=1", "[] [] []", {1, 4, 1}));
+    const PoolOptions far = {.size = {2}, .stride = {int64_t{1} << 40}};
+    EXPECT_THAT(*ToGlobal<double>(*MaxPool(x, far)), ElementsAre(2));
+    return absl::OkStatus();
+  }));
+}
+
+// Recomputed, a halo that is kept does not move again.
+TEST(Windows, KeepTheirHalo) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    std::vector<int64_t> bytes;
+    for (const bool keep : {false, true}) {
+      DT_ASSIGN_OR_RETURN(DistributedTensor x, Make(context, "cp=2", "[cp] []", {8, 2}));
+      DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+      const auto windows = [](absl::Span<const DistributedTensor> o) -> TensorsOr {
+        DT_ASSIGN_OR_RETURN(DistributedTensor y, Windows(o[0], 0, 1, {.size = 3, .before = 1}));
+        return std::vector<DistributedTensor>{std::move(y)};
+      };
+      DT_ASSIGN_OR_RETURN(const auto y, Recompute({x}, windows, {.keep_collectives = keep}));
+      const TensorOr loss = Sum(y[0], {0, 1, 2});
+      context.communicator().ResetTraffic();
+      DT_RETURN_IF_ERROR(Backward(loss));
+      bytes.push_back(BytesReceived(context));
+    }
+    EXPECT_EQ(bytes, (std::vector<int64_t>{32, 16}));
+    return absl::OkStatus();
+  }));
 }
 
 // Before anything moves, and by the name that was called.

@@ -195,9 +195,10 @@ absl::Status CheckRecordable(Context& context, const Decision& decision, const I
   return CheckGradientsPass(decision, wanted);
 }
 
-// Whether its kernel communicates: it merges over a sharded dimension, streams one, or sends its
-// shards to those of another.
+// Whether its kernel communicates: it merges over a sharded dimension, streams one, sends its
+// shards to those of another, or says so.
 bool ExchangesInside(const Decision& decision) {
+  if (decision.state != nullptr && decision.state->exchanges()) return true;
   const absl::Span<const RuleLetter> letters = decision.rule.rule().letters();
   for (size_t i = 0; i < letters.size(); ++i) {
     const bool exchanges = letters[i].merged || letters[i].past >= 0;

@@ -1,5 +1,5 @@
 // Tensors of constants, of numbers in order and of random numbers.
-#include <cmath>
+#include <limits>
 #include <memory>
 #include <new>
 #include <utility>
@@ -35,8 +35,11 @@ TensorOr RandomTensor(Context& context, const Layout& layout, absl::Span<const i
 // local[j] = start + i * step for the j-th index i.
 absl::Status FillInOrder(Device& device, const IndexSet& indices, double start, double step,
                          const Tensor& local) {
-  if (device.is_meta()) return absl::OkStatus();
   const int64_t shape[] = {indices.size()};
+  if (device.is_meta()) {  // the same memory there
+    DT_ASSIGN_OR_RETURN(const Tensor wide, Tensor::Empty(device, DType::kF64, shape));
+    return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, local);
+  }
   const std::unique_ptr<double[]> numbers(new (std::nothrow) double[shape[0]]);
   if (numbers == nullptr) {
     return absl::ResourceExhaustedError(
@@ -123,23 +126,27 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
 
 TensorOr RandomUniform(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                        const UniformOptions& options) {
-  if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {
+  const DType computed = AccumulatorOf(options.dtype);
+  const double range = options.high - options.low, most = computed == DType::kF64
+                                                              ? std::numeric_limits<double>::max()
+                                                              : std::numeric_limits<float>::max();
+  if (!(options.low <= options.high) || range > most || options.low < -most ||
+      options.high > most) {
     return InvalidArgument({"RandomUniform: there are no numbers from ", absl::StrCat(options.low),
-                            " to ", absl::StrCat(options.high),
-                            "; give finite bounds, the lower one first"});
+                            " to ", absl::StrCat(options.high), " in ", ToString(options.dtype),
+                            "; give the lower bound first, and a range that is finite"});
   }
   const auto fill = [&](const Region& region, const Tensor& local) -> absl::Status {
     Device& device = context.device();
     const bool is_unit = options.low == 0 && options.high == 1;
     Tensor wide = local;
-    if (!is_unit && AccumulatorOf(options.dtype) != options.dtype) {
-      DT_ASSIGN_OR_RETURN(wide, Tensor::Empty(device, AccumulatorOf(options.dtype), local.shape()));
+    if (!is_unit && computed != options.dtype) {
+      DT_ASSIGN_OR_RETURN(wide, Tensor::Empty(device, computed, local.shape()));
     }
     DT_RETURN_IF_ERROR(
         kernels::RandomUniform(device, region, shape, options.seed, options.stream, wide));
     if (is_unit) return absl::OkStatus();
-    DT_RETURN_IF_ERROR(
-        kernels::Affine(device, wide, options.high - options.low, options.low, wide));
+    DT_RETURN_IF_ERROR(kernels::Affine(device, wide, range, options.low, wide));
     if (wide.dtype() == local.dtype()) return absl::OkStatus();
     return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, local);
   };

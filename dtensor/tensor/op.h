@@ -77,6 +77,9 @@ struct OpState {
   // The memory that it takes, approximately. Counts against the dispatch cache's limit
   // (DispatchCache::kStateBytes).
   virtual int64_t bytes() const { return 0; }
+  // Whether forward communicates although no mark of the rule says so. The same on all ranks of a
+  // group that communicates.
+  virtual bool exchanges() const { return false; }
 };
 struct OpStateRequest {
   absl::Span<const Spec* const> operands;  // as the kernel sees them
