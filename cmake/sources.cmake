@@ -125,8 +125,8 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/reduce.cc
   dtensor/ops/reduced_dims.cc
   dtensor/ops/rope.cc
-  dtensor/ops/slice.cc
   dtensor/ops/scan.cc
+  dtensor/ops/slice.cc
   dtensor/ops/softmax.cc
   dtensor/ops/token_exchange.cc
   dtensor/ops/view.cc

@@ -6,8 +6,10 @@
 #include <type_traits>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // Element j of window i is the element first + i * step + j * dilation.
 struct WindowSteps {
@@ -40,6 +42,7 @@ struct WindowsGradArgs {
 };
 static_assert(std::is_trivially_copyable_v<WindowsGradArgs>);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_WINDOWS_ARGS_H_
