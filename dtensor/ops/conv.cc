@@ -44,10 +44,10 @@ absl::Status CheckMove(absl::string_view op, const DistributedTensor& x, int dim
                             " elements; give smaller numbers"});
   }
   if (all >= reach) return absl::OkStatus();
-  return InvalidArgument(
-      {op, ": a window reaches over ", absl::StrCat(reach), " elements, and dimension ",
-       absl::StrCat(dim), " of ", x.ToString(), " has, with what lies before and after it, ",
-       absl::StrCat(x.shape()[dim] + m.before + m.after), "; give a smaller window, or pad more"});
+  return InvalidArgument({op, ": a window reaches over ", absl::StrCat(reach),
+                          " elements, and dimension ", absl::StrCat(dim), " of ", x.ToString(),
+                          " has, with what lies before and after it, ", absl::StrCat(all),
+                          "; give a smaller window, or pad more"});
 }
 
 // One number for each of `count` dimensions.
@@ -101,21 +101,20 @@ TensorOr WindowsOf(const TensorOr& x, int dim, int at, const Move& m, double val
 
 // The windows along the dimensions from `first` on: x [..., n..., c] gives [..., o..., k..., c].
 // Dimensions along which nothing moves get no window.
-TensorOr WindowsOfAll(absl::string_view op, const TensorOr& x, const std::vector<Move>& moves,
-                      double value) {
+TensorOr WindowsOfAll(absl::string_view op, const DistributedTensor& x,
+                      const std::vector<Move>& moves, double value) {
   const int count = static_cast<int>(moves.size());
-  DT_RETURN_IF_ERROR(internal::CheckDefined(op, x));
-  const int first = x->spec().ndim() - 1 - count;
+  const int first = x.spec().ndim() - 1 - count;
   if (first < 0) {
     return InvalidArgument({op, ": windows of ", absl::StrCat(count), " dimensions of ",
-                            x->ToString(), "; give [..., n..., c], features last"});
+                            x.ToString(), "; give [..., n..., c], features last"});
   }
-  for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, *x, first + i, moves[i]));
+  for (int i = 0; i < count; ++i) DT_RETURN_IF_ERROR(CheckMove(op, x, first + i, moves[i]));
   // Sharded dimensions first: their halos are of x then, and not of windows, which are larger. Then
   // the last: what is copied together grows with each.
   std::vector<int> order(count);
   std::iota(order.rbegin(), order.rend(), 0);
-  absl::c_stable_partition(order, [&](int i) { return IsSplit(x->layout().dim(first + i)); });
+  absl::c_stable_partition(order, [&](int i) { return IsSplit(x.layout().dim(first + i)); });
   TensorOr windows = x;
   std::vector<int> made;
   for (const int i : order) {
@@ -227,7 +226,7 @@ TensorOr Pool(const char* op, const TensorOr& x, const PoolOptions& options, dou
       const std::vector<Move> moves,
       MovesOf(op, options.size,
               {.stride = stride, .before = options.before, .after = options.after}));
-  const TensorOr windows = WindowsOfAll(op, x, moves, outside);
+  const TensorOr windows = WindowsOfAll(op, *x, moves, outside);
   DT_RETURN_IF_ERROR(windows.status());
   std::vector<int> dims;
   const int last = windows->spec().ndim() - 1;
@@ -244,7 +243,7 @@ TensorOr Conv(const TensorOr& x, const TensorOr& weight, const ConvOptions& opti
   DT_RETURN_IF_ERROR(CheckWeight(*x, *weight, options.groups));
   const std::vector<int64_t> sizes(weight->shape().begin() + 2, weight->shape().end());
   DT_ASSIGN_OR_RETURN(const std::vector<Move> moves, MovesOf("Conv", sizes, options));
-  const TensorOr windows = WindowsOfAll("Conv", x, moves, 0);
+  const TensorOr windows = WindowsOfAll("Conv", *x, moves, 0);
   DT_RETURN_IF_ERROR(windows.status());
   const TensorOr w = WithoutIdentities(weight, moves);
   DT_RETURN_IF_ERROR(w.status());

@@ -148,10 +148,12 @@ absl::Status CheckOptions(const DistributedTensor& x, int dim, const WindowOptio
   if (!is_size(options.size) || !is_size(options.step) || !is_size(options.dilation) ||
       options.before < -kMaxElements || options.before > kMaxElements ||
       options.size - 1 > kMaxElements / options.dilation || options.limit < 0) {
-    return InvalidArgument(
-        {"Windows: size ", absl::StrCat(options.size), ", step ", absl::StrCat(options.step),
-         ", dilation ", absl::StrCat(options.dilation), ", before ", absl::StrCat(options.before),
-         ": give a size, a step and a dilation ", "of at least 1, and distances of 2^56 at most"});
+    return InvalidArgument({"Windows: size ", absl::StrCat(options.size), ", step ",
+                            absl::StrCat(options.step), ", dilation ",
+                            absl::StrCat(options.dilation), ", before ",
+                            absl::StrCat(options.before), ", limit ", absl::StrCat(options.limit),
+                            " for ", x.ToString(), "; give a size, a step and a dilation of at ",
+                            "least 1, distances of 2^56 at most, and no negative limit"});
   }
   if (x.shape()[dim] % options.step == 0) return absl::OkStatus();
   return InvalidArgument({"Windows: step ", absl::StrCat(options.step),

@@ -65,6 +65,7 @@ struct PoolOptions {
   std::vector<int64_t> stride = {};  // empty: size
   std::vector<int64_t> before = {};  // elements in front of x, and behind it, which are -inf for
   std::vector<int64_t> after = {};   // MaxPool, and count as zeros for AveragePool
+  // stride, before and after: one number for each dimension, or one for all.
 };
 // The largest elements, and the averages, of windows of x [..., n..., c], as torch's max_pool1d to
 // max_pool3d, avg_pool1d to avg_pool3d with count_include_pad. Floats. Elements that tie share

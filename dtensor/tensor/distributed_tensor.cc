@@ -8,8 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/elementwise.h"
-#include "dtensor/runtime/kernels/indexed.h"
 #include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"

@@ -221,7 +221,7 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
 TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                       const RandomOptions& options);
 // The same, uniform in [low, high); rounding to `dtype` may give `high` itself. Errors: also for
-// bounds that are not finite, or not in order.
+// bounds that are not in order, or whose distance is not finite in f32 (f64 for f64).
 struct UniformOptions {
   uint64_t seed = 0;
   uint64_t stream = 0;
