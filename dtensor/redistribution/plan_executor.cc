@@ -368,6 +368,17 @@ absl::StatusOr<Tensor> PendingRedistribution::Wait() {
   return results_[0];
 }
 
+Delivery PendingRedistribution::delivery() const {
+  if (state_ == nullptr || !state_->first.has_value()) return Delivery::kDone;
+  const auto& rounds = state_->plans[0]->rounds();
+  const bool has_more = std::any_of(rounds.begin() + 1, rounds.end(),
+                                    [](const auto& round) { return !round.group.empty(); });
+  if (has_more) return Delivery::kInFinish;
+  const RoundExchange& first = *state_->first;
+  if (!first.takes_part()) return Delivery::kDone;
+  return state_->communicator->delivery(first.collective);
+}
+
 absl::Status PendingRedistribution::FinishRounds(State& state) {
   Communicator& communicator = *state.communicator;
   if (state.first->takes_part()) {

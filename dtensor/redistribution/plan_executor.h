@@ -104,6 +104,8 @@ class PendingRedistribution {
 
   // Returns the result (of several plans, the first), or the error; each call returns the same.
   absl::StatusOr<Tensor> Wait();
+  // When the others get what this rank brings (Communicator::delivery).
+  Delivery delivery() const;
   // After Wait(): the result of plan i; if Wait() failed, memory of its shape, with unspecified
   // values.
   const Tensor& result(size_t i = 0) const { return results_[i]; }

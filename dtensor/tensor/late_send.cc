@@ -23,21 +23,52 @@ bool LateSend::IsBetween(const Spec& from, const Spec& to) const {
 
 void LateSend::Forget() { source_ = Tensor(); }
 
-absl::Status LateSend::MakeAll() { return RunPlan(context_, *plan_, source_, caller_).status(); }
+absl::Status LateSend::MakeAll() { return RunOrSend(context_, plan_, source_, caller_).status(); }
+
+namespace {
+
+bool OnlySends(const Context& context, const RedistributionPlan& plan) {
+  return plan.from().mesh().Contains(context.rank()) &&
+         !plan.to().mesh().Contains(context.rank()) && !plan.moves_nothing();
+}
+
+// The result of a plan on a rank that is not on its target's mesh.
+absl::StatusOr<Tensor> NoElements(Context& context, const RankRedistributionPlan& plan) {
+  auto none = Tensor::Empty(context.device(), plan.plan().result_dtype(), plan.local_to());
+  if (!none.ok()) return context.communicator().Fail(none.status());
+  return none;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> RunOrSend(Context& context,
+                                 std::shared_ptr<const RankRedistributionPlan> plan,
+                                 const Tensor& source, const ExchangeCaller& caller) {
+  if (!OnlySends(context, plan->plan())) return RunPlan(context, *plan, source, caller);
+  DT_ASSIGN_OR_RETURN(Tensor none, NoElements(context, *plan));
+  // If it has borrowed its memory, the lender's next write would move it.
+  Tensor sent = source;
+  if (absl::Status status = sent.EndBorrow(); !status.ok())
+    return context.communicator().Fail(status);
+  DT_ASSIGN_OR_RETURN(const std::shared_ptr<PendingRedistribution> pending,
+                      BeginPlan(context, std::move(plan), sent, caller));
+  if (pending->delivery() != Delivery::kDone) return pending->Wait();
+  context.AddRead(sent, pending);
+  return none;
+}
 
 absl::StatusOr<Tensor> RunOrSendLater(const TensorImpl& impl, const Tensor& source,
-                                      const Spec* target,
                                       std::shared_ptr<const RankRedistributionPlan> plan,
                                       const ExchangeCaller& caller) {
   Context& context = *impl.context;
-  const bool only_sends = impl.spec->on_mesh && !target->on_mesh && !plan->plan().moves_nothing();
-  if (!context.defers_sends() || !only_sends) return RunPlan(context, *plan, source, caller);
-  auto values = Tensor::Empty(context.device(), target->dtype, target->local_shape);
-  if (!values.ok()) return context.communicator().Fail(values.status());
-  auto send = std::make_shared<LateSend>(context, std::move(plan), source, *values, caller);
+  if (!context.defers_sends() || !OnlySends(context, plan->plan())) {
+    return RunOrSend(context, std::move(plan), source, caller);
+  }
+  DT_ASSIGN_OR_RETURN(Tensor none, NoElements(context, *plan));
+  auto send = std::make_shared<LateSend>(context, std::move(plan), source, none, caller);
   context.AddLateRead(AliasRoot(impl), send);
   context.AddLateSend(std::move(send));
-  return values;
+  return none;
 }
 
 }  // namespace dtensor

@@ -34,11 +34,17 @@ class LateSend final : public LateValues {
   ExchangeCaller caller_;  // its `op` refers to op_
 };
 
-// Runs the plan for the redistribution of `impl`, whose elements are `source`, to `target`. If the
-// Context defers sends and this is one, it is put off until FinishLateSends(): the result has no
+// As RunPlan (noted_plan.h). A rank that only sends, to another mesh, does not wait for those who
+// receive, where they need no other call of it (PendingRedistribution::delivery): what it sends is
+// kept for them, and a write to it waits.
+absl::StatusOr<Tensor> RunOrSend(Context& context,
+                                 std::shared_ptr<const RankRedistributionPlan> plan,
+                                 const Tensor& source, const ExchangeCaller& caller);
+
+// Runs the plan for a redistribution of `impl`, whose elements are `source`. If the Context
+// defers sends and this is one, it is put off until FinishLateSends(): the result has no
 // elements anyway.
 absl::StatusOr<Tensor> RunOrSendLater(const TensorImpl& impl, const Tensor& source,
-                                      const Spec* target,
                                       std::shared_ptr<const RankRedistributionPlan> plan,
                                       const ExchangeCaller& caller);
 

@@ -177,7 +177,7 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
     DT_ASSIGN_OR_RETURN(chunks, GatherInChunks(context, impl.spec, target));
   }
   if (chunks == nullptr) {
-    DT_ASSIGN_OR_RETURN(local, RunOrSendLater(impl, impl.local, target, plan, caller));
+    DT_ASSIGN_OR_RETURN(local, RunOrSendLater(impl, impl.local, plan, caller));
     return absl::OkStatus();
   }
   DT_ASSIGN_OR_RETURN(late, LateGather::Create(context, chunks, impl.local, caller));
@@ -325,7 +325,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     root = AliasRoot(*impl);
   }
   if (!async) {
-    DT_ASSIGN_OR_RETURN(moved->local, RunOrSendLater(*impl, source, target, plan, caller));
+    DT_ASSIGN_OR_RETURN(moved->local, RunOrSendLater(*impl, source, plan, caller));
     return moved;
   }
   // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
@@ -361,9 +361,12 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
                         RedistributeBy(leaf, target, std::move(plan), /*async=*/true, caller));
     PlaceOf(*leaf, target) = {target, version, moved};
   }
-  if (target->on_mesh || context.communicator().peers_wait_for_finish()) {
-    DT_RETURN_IF_ERROR(Settle(*moved));
-  }
+  const auto needs_this_rank = [&] {
+    const auto& unsettled = moved->unsettled;
+    return unsettled != nullptr && unsettled->pending != nullptr &&
+           unsettled->pending->delivery() == Delivery::kInFinish;
+  };
+  if (target->on_mesh || needs_this_rank()) DT_RETURN_IF_ERROR(Settle(*moved));
   Tensor local;
   if (target->on_mesh) {
     local = moved->local.Borrow();

@@ -120,8 +120,16 @@ struct Collective {
   ExchangeCause cause = {};
 };
 
-// Traffic between ranks, counted where it reaches the transport. Exchanges in a group of one are
-// not counted.
+// When the peers get what a rank brings to an exchange that it has begun.
+enum class Delivery : uint8_t {
+  kDone,          // they need no other call of this rank
+  kInLaterCalls,  // it moves while this rank is in other calls, of any exchange
+  kInFinish,      // in Finish
+};
+
+// Traffic between ranks, counted where it reaches the transport: when an exchange is finished or,
+// on a rank that receives nothing in it, when it begins. Exchanges in a group of one are not
+// counted.
 struct CommunicatorTraffic {
   int64_t calls = 0;     // collectives this rank took part in
   int64_t messages = 0;  // boxes received from other ranks
@@ -158,10 +166,12 @@ class Communicator {
   // The most that an exchange allocates on the device besides its parts, at any one time. The same
   // on all ranks, and independent of what is exchanged. 0 if peers' memory is read in place.
   virtual int64_t staging_bytes() const { return 0; }
-  // Whether a peer's Finish waits for this rank's Finish, too, and not only for its Begin: then a
-  // rank that wants no result of an exchange finishes it all the same, and at its place among the
-  // others.
-  virtual bool peers_wait_for_finish() const { return false; }
+  // Of an exchange that this rank has begun. If it receives nothing, it may Drop the exchange and
+  // go on where that is kDone; else its peers wait for it. Ranks need not agree about it.
+  virtual Delivery delivery(const Collective& collective) const {
+    (void)collective;
+    return Delivery::kDone;
+  }
 
   // Collective over `group`: all its ranks call it with the same number of parts, and in the same
   // order relative to other exchanges of the same ranks. Blocks the host until the peers have

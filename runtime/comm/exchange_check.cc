@@ -146,6 +146,11 @@ absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, co
   return absl::OkStatus();
 }
 
+bool ReceivesNothing(absl::Span<const ExchangePart> parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const ExchangePart& part) { return part.receives.empty(); });
+}
+
 int64_t WrittenBytes(absl::Span<const ExchangePart> parts) {
   int64_t bytes = 0;
   for (const ExchangePart& part : parts) {

@@ -29,6 +29,9 @@ absl::Status CheckExchange(const Collective& collective, absl::Span<const Exchan
 absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, const Tensor& dst,
                          const Tensor& source, int peer);
 
+// Whether this rank only sends: it then counts the exchange when it begins.
+bool ReceivesNothing(absl::Span<const ExchangePart> parts);
+
 // How many bytes of this rank's results the boxes of all parts write.
 int64_t WrittenBytes(absl::Span<const ExchangePart> parts);
 

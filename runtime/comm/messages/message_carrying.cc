@@ -40,7 +40,9 @@ absl::Status MessageCommunicator::PerformCarried(Exchange& exchange) {
       for (const ReceiveBox& box : part.receives) DT_RETURN_IF_ERROR(MoveOwn(part, box));
     }
   }
-  Count(*exchange.collective, carried.messages, carried.bytes);
+  if (!ReceivesNothing(exchange.parts)) {
+    Count(*exchange.collective, carried.messages, carried.bytes);
+  }
   return absl::OkStatus();
 }
 

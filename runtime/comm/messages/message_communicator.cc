@@ -92,6 +92,7 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
   exchanges_.push_back(std::move(exchange));
   FindOutgoing(*group.exchange);
   DT_RETURN_IF_ERROR(TellCall(*group.exchange));
+  if (ReceivesNothing(parts)) Count(collective, 0, 0);
   return TakeNotes(*group.exchange);  // they may have come before it began
 }
 
@@ -137,7 +138,9 @@ absl::Status MessageCommunicator::Perform(Exchange& exchange) {
     DT_RETURN_IF_ERROR(
         Await(exchange, outgoing.peer, WaitStage::kReceive, [&] { return outgoing.sent(); }));
   }
-  Count(*exchange.collective, exchange.messages, exchange.bytes);
+  if (!ReceivesNothing(exchange.parts)) {
+    Count(*exchange.collective, exchange.messages, exchange.bytes);
+  }
   return absl::OkStatus();
 }
 
@@ -192,7 +195,16 @@ void MessageCommunicator::End() {
   while (!exchanges_.empty()) Forget(*exchanges_.front());
 }
 
-MessageCommunicator::Exchange* MessageCommunicator::Find(const Collective& collective) {
+Delivery MessageCommunicator::delivery(const Collective& collective) const {
+  const Exchange* const exchange = Find(collective);
+  if (exchange == nullptr) return Delivery::kDone;  // a later exchange of its group has finished it
+  if (carrier_ != nullptr) return Delivery::kInFinish;
+  const bool sent =
+      absl::c_all_of(exchange->outgoing, [](const Outgoing& out) { return out.sent(); });
+  return sent && !transport_.is_sending() ? Delivery::kDone : Delivery::kInLaterCalls;
+}
+
+MessageCommunicator::Exchange* MessageCommunicator::Find(const Collective& collective) const {
   for (const auto& exchange : exchanges_) {
     if (exchange->collective == &collective) return exchange.get();
   }

@@ -82,7 +82,7 @@ class MessageCommunicator final : public Communicator {
   int64_t staging_bytes() const override {
     return carrier_ != nullptr ? carrier_->staging_bytes() : kPiecesAtATime * size_ * piece_bytes_;
   }
-  bool peers_wait_for_finish() const override { return carrier_ != nullptr; }
+  Delivery delivery(const Collective& collective) const override;
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override;
@@ -124,7 +124,7 @@ class MessageCommunicator final : public Communicator {
   absl::Status Complete(Exchange& exchange);
   absl::Status Perform(Exchange& exchange);
   absl::Status PerformCarried(Exchange& exchange);
-  Exchange* Find(const Collective& collective);
+  Exchange* Find(const Collective& collective) const;
   void Forget(Exchange& exchange);
   absl::Status Usable() const;
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -248,6 +250,40 @@ absl::Status RunOverSockets(const Program& program) {
     }
     return absl::OkStatus();
   });
+}
+
+// What is little goes at once, so a rank that only sends can drop the exchange and call nothing any
+// more; what is asked for moves only while it calls. On threads nobody needs the sender.
+TEST(OverlappingExchanges, SaysWhetherPeersNeedTheSender) {
+  for (const bool over_sockets : {true, false}) {
+    for (const int64_t elements : {2, 3000}) {  // doubles
+      std::promise<void> received;
+      SocketRanks sockets(2);
+      DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& threads, Device& device) -> absl::Status {
+        SocketRank rank = sockets.Make(threads, device);
+        Communicator& communicator = over_sockets ? rank.communicator() : threads;
+        const PlannedExchange planned = {{0, 1}, TransferBoxes({{0, 1, elements}})};
+        const auto running = std::make_shared<Running>();
+        DT_RETURN_IF_ERROR(Begin(planned, communicator, device, *running));
+        if (threads.rank() == 1) {
+          DT_RETURN_IF_ERROR(Finish(communicator, *running));
+          received.set_value();
+          return absl::OkStatus();
+        }
+        const Delivery delivery = communicator.delivery(running->collective);
+        const bool is_asked_for = over_sockets && elements > 2;
+        EXPECT_EQ(delivery, is_asked_for ? Delivery::kInLaterCalls : Delivery::kDone);
+        EXPECT_EQ(communicator.traffic().size(), 1);  // is counted when it begins
+        if (is_asked_for) return Finish(communicator, *running);
+        communicator.Drop(running->collective, running);
+        EXPECT_EQ(received.get_future().wait_for(std::chrono::seconds(30)),
+                  std::future_status::ready);
+        DT_RETURN_IF_ERROR(communicator.FinishDropped());
+        EXPECT_EQ(communicator.traffic().begin()->second.calls, 1);
+        return absl::OkStatus();
+      }));
+    }
+  }
 }
 
 // Rank 1's data for rank 0, which has asked for them, lie before what it has to hear from rank 1

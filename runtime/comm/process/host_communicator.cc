@@ -15,10 +15,14 @@ HostCommunicator::HostCommunicator(const HostRanks& host, Communicator& shared,
   CountFor(messages_);
 }
 
-Communicator& HostCommunicator::For(absl::Span<const int> group) {
+Communicator& HostCommunicator::For(absl::Span<const int> group) const {
   const bool here = std::all_of(group.begin(), group.end(),
                                 [&](int rank) { return host_.Find(rank) != nullptr; });
   return here ? shared_ : messages_;
+}
+
+Delivery HostCommunicator::delivery(const Collective& collective) const {
+  return For(collective.group).delivery(collective);
 }
 
 absl::Status HostCommunicator::BeginExchange(const Collective& collective,

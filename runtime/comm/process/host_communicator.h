@@ -23,7 +23,7 @@ class HostCommunicator final : public Communicator {
   int rank() const override { return messages_.rank(); }
   int size() const override { return messages_.size(); }
   int64_t staging_bytes() const override { return messages_.staging_bytes(); }
-  bool peers_wait_for_finish() const override { return messages_.peers_wait_for_finish(); }
+  Delivery delivery(const Collective& collective) const override;
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override { return messages_.Barrier(what); }
   absl::Status Fail(const absl::Status& reason) override { return messages_.Fail(reason); }
@@ -45,7 +45,7 @@ class HostCommunicator final : public Communicator {
 
   absl::Status FinishDropped(absl::Span<const int> group);
   // The communicator that carries out exchanges of these ranks.
-  Communicator& For(absl::Span<const int> group);
+  Communicator& For(absl::Span<const int> group) const;
 
   const HostRanks& host_;
   Communicator &shared_, &messages_;

@@ -142,6 +142,7 @@ absl::Status PullCommunicator<WorldType>::Start(const Collective& collective,
   in.collective = &collective;
   in.parts = parts;
   in.begun = ++begun_;
+  if (ReceivesNothing(parts)) Count(collective, 0, 0);
   return absl::OkStatus();
 }
 
@@ -279,7 +280,8 @@ absl::Status PullCommunicator<WorldType>::PullFromPeers(const Collective& collec
   }
   DT_RETURN_IF_ERROR(LaunchPulls(in));
   group.PublishDone(in.me, in.number, has_events_ ? device_.Record() : DeviceEvent());
-  Count(collective, traffic.messages, traffic.bytes);  // after publishing: peers need not wait
+  // After publishing: peers need not wait.
+  if (!ReceivesNothing(parts)) Count(collective, traffic.messages, traffic.bytes);
   return absl::OkStatus();
 }
 

@@ -31,23 +31,29 @@ class SimulatedCommunicator final : public Communicator {
     DT_RETURN_IF_ERROR(failure_);
     DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, /*device=*/nullptr));
     CountBoxes(collective, parts);
-    if (clock_ != nullptr) Start(collective, parts);
+    Start(collective, parts);
     return absl::OkStatus();
   }
 
   absl::Status FinishExchange(const Collective& collective) override {
     const auto begun = Find([&](const Pending& one) { return one.collective == &collective; });
     if (begun != pending_.end()) {
-      clock_->WaitUntil(begun->end);
+      WaitFor(*begun);
       pending_.erase(begun);
     }
     return failure_;
   }
-  // Its links stay busy, but nobody waits.
-  void DropExchange(const Collective& collective, std::shared_ptr<const void>) override {
-    std::erase_if(pending_, [&](const Pending& one) { return one.collective == &collective; });
+  // Its links stay busy, but nobody waits. Memory is kept as long as on a rank that really runs.
+  void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override {
+    const auto begun = Find([&](const Pending& one) { return one.collective == &collective; });
+    if (begun == pending_.end()) return;
+    begun->dropped = true;
+    begun->owner = std::move(owner);
   }
-  absl::Status FinishDropped() override { return failure_; }
+  absl::Status FinishDropped() override {
+    std::erase_if(pending_, [](const Pending& one) { return one.dropped; });
+    return failure_;
+  }
 
   absl::Status Barrier(absl::string_view) override { return failure_; }
 
@@ -80,7 +86,13 @@ class SimulatedCommunicator final : public Communicator {
   struct Pending {
     const Collective* collective;
     double end;
+    bool dropped = false;
+    std::shared_ptr<const void> owner = nullptr;
   };
+
+  void WaitFor(const Pending& one) {
+    if (clock_ != nullptr && !one.dropped) clock_->WaitUntil(one.end);
+  }
 
   template <typename Predicate>
   std::vector<Pending>::iterator Find(Predicate predicate) {
@@ -92,10 +104,11 @@ class SimulatedCommunicator final : public Communicator {
     const auto before =
         Find([&](const Pending& one) { return one.collective->group == collective.group; });
     if (before != pending_.end()) {
-      clock_->WaitUntil(before->end);
+      WaitFor(*before);
       pending_.erase(before);
     }
-    const double end = clock_->Communicate(collective.axes, Seconds(collective, parts));
+    const double end =
+        clock_ == nullptr ? 0 : clock_->Communicate(collective.axes, Seconds(collective, parts));
     pending_.push_back({&collective, end});
   }
 
