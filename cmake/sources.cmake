@@ -164,6 +164,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/run_ranks.cc
   dtensor/tensor/saved_memory.cc
   dtensor/tensor/tape.cc
+  dtensor/tensor/tape_deferred.cc
   dtensor/tensor/tape_reductions.cc
   dtensor/tensor/tape_walk.cc
   dtensor/tensor/tensor_impl.cc
@@ -526,6 +527,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   parallel_plans/parallel_style.cc
   parallel_plans/path_pattern.cc
   parallel_plans/pipeline.cc
+  parallel_plans/pipeline_schedule.cc
   parallel_plans/plan_builder.cc
   parallel_plans/presets.cc
   parallel_plans/stage.cc
@@ -589,6 +591,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/parallel_plan.h
   parallel_plans/parallel_style.h
   parallel_plans/pipeline.h
+  parallel_plans/pipeline_schedule.h
   parallel_plans/presets.h
   parallel_plans/stage.h
   parallel_plans/style_text.h

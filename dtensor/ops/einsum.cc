@@ -196,6 +196,7 @@ const OpDef kEinsumOp = {
     .types = TypeSet::Floats(),
     .every_device = {EinsumForward, EinsumBackward},
     .saved_operands = 0b11,
+    .separate_gradients = {OpDef::kAlone | 0b10, OpDef::kAlone | 0b01},
     .prepare = EinsumPrepare,
 };
 

@@ -271,6 +271,7 @@ const OpDef kMatMulOp = {
     .check = MatMulCheck,
     .every_device = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
+    .separate_gradients = {OpDef::kAlone | 0b10, OpDef::kAlone | 0b01},
     .rows = {HasRows, MatMulRows, MatMulGradientRows},
 };
 
@@ -281,6 +282,7 @@ const OpDef kLinearOp = {
     .types = TypeSet::Floats(),
     .every_device = {LinearForward, LinearBackward},
     .saved_operands = 0b11,
+    .separate_gradients = {OpDef::kAlone | 0b10, OpDef::kAlone | 0b01},
     .rows = {HasRows, LinearRows, LinearGradientRows},
 };
 
@@ -293,6 +295,7 @@ const OpDef kLinearBiasOp = {
     .check = BiasCheck,
     .every_device = {LinearBiasForward, LinearBiasBackward},
     .saved_operands = 0b11,
+    .separate_gradients = {OpDef::kAlone | 0b10, OpDef::kAlone | 0b01, OpDef::kAlone},
     .rows = {HasRows, LinearBiasRows, LinearGradientRows},
 };
 

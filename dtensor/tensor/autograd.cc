@@ -1,6 +1,7 @@
 #include "dtensor/tensor/autograd.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -83,14 +84,15 @@ absl::StatusOr<Contribution> FirstGradient(const DistributedTensor& loss,
 }
 
 Tape MakeTape(absl::string_view who, const DistributedTensor& loss, const BackwardOptions& options,
-              TapeWalk walk) {
+              TapeWalk walk, bool defers = false) {
   uint64_t lineage = loss.impl()->lineage.id;
   if (options.gradient.defined()) {
     lineage = MixLineage(lineage, options.gradient.impl()->lineage.id);
   }
-  return Tape(loss.context(),
-              {who, lineage, loss.spec().mesh_digest, options.retain_graph, options.bucket_bytes},
-              std::move(walk));
+  return Tape(
+      loss.context(),
+      {who, lineage, loss.spec().mesh_digest, options.retain_graph, options.bucket_bytes, defers},
+      std::move(walk));
 }
 
 absl::StatusOr<std::vector<Edge>> EdgesOf(const DistributedTensor& loss,
@@ -120,6 +122,40 @@ absl::Status Backward(const TensorOr& loss, const BackwardOptions& options) {
   Tape tape = MakeTape("Backward", *loss, options, std::move(walk));
   DT_RETURN_IF_ERROR(tape.Run(root, std::move(first)));
   return tape.Store();
+}
+
+DeferredGradients::DeferredGradients() = default;
+DeferredGradients::~DeferredGradients() = default;
+DeferredGradients::DeferredGradients(DeferredGradients&&) noexcept = default;
+DeferredGradients& DeferredGradients::operator=(DeferredGradients&&) noexcept = default;
+DeferredGradients::DeferredGradients(std::unique_ptr<Tape> tape) : tape_(std::move(tape)) {}
+
+absl::Status DeferredGradients::Finish() {
+  if (tape_ == nullptr) return status_;
+  const std::unique_ptr<Tape> tape = std::move(tape_);
+  status_ = tape->RunDeferred();
+  if (status_.ok()) status_ = tape->Store();
+  return status_;
+}
+
+absl::StatusOr<DeferredGradients> BackwardForInputs(const TensorOr& loss,
+                                                    const BackwardOptions& options) {
+  constexpr absl::string_view kWho = "BackwardForInputs";
+  DT_RETURN_IF_ERROR(CheckLoss(kWho, loss, options));
+  if (options.retain_graph) {
+    return InvalidArgument({kWho, ": retain_graph keeps what operators saved, which Finish() ",
+                            "uses up; call Backward, or leave it out"});
+  }
+  const Edge root = EdgeOf(loss->impl());
+  DT_ASSIGN_OR_RETURN(TapeWalk walk, TapeWalk::ToLeaves(kWho, root));
+  DT_ASSIGN_OR_RETURN(Contribution first, FirstGradient(*loss, options.gradient));
+  first.local = first.local.Borrow();  // a program may write to its gradient before Finish()
+  first.owned = false;
+  // Other ranks may call Backward at the same place: exchanges have one name.
+  auto tape = std::make_unique<Tape>(
+      MakeTape("Backward", *loss, options, std::move(walk), /*defers=*/true));
+  DT_RETURN_IF_ERROR(tape->Run(root, std::move(first)));
+  return DeferredGradients(std::move(tape));
 }
 
 absl::StatusOr<std::vector<DistributedTensor>> GradientsOf(

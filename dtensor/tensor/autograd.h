@@ -15,6 +15,7 @@
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,8 @@
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace DTENSOR_EXPORT dtensor {
+
+class Tape;  // tape.h
 
 // A good size for BackwardOptions::bucket_bytes: a bucket large enough to be worth a collective.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
@@ -63,6 +66,41 @@ struct BackwardOptions {
 // end, all or none: after any error they are what they were before. After an error on the way, the
 // operators walked until then are consumed, unless the tape is retained.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
+
+// The gradients of leaves that BackwardForInputs has put off. Belongs to the Context's thread, and
+// the Context outlives it.
+class DeferredGradients {
+ public:
+  DeferredGradients();  // of nothing
+  ~DeferredGradients();
+  DeferredGradients(DeferredGradients&&) noexcept;
+  DeferredGradients& operator=(DeferredGradients&&) noexcept;
+
+  // Computes them, and adds to grad() of the leaves all that Backward would have added: the same
+  // bits, provided that what was put off earlier is finished earlier. Later calls do nothing, and
+  // return the same. Collective over the ranks that hold the leaves: what operators read is
+  // gathered again, and gradients are reduced, as Backward does. Errors: as those of Backward for
+  // the leaves, which are then unchanged; also kFailedPrecondition, before anything runs, if a
+  // tensor that is still needed was written to since.
+  absl::Status Finish();
+
+ private:
+  friend absl::StatusOr<DeferredGradients> BackwardForInputs(const TensorOr&,
+                                                             const BackwardOptions&);
+  explicit DeferredGradients(std::unique_ptr<Tape> tape);
+  std::unique_ptr<Tape> tape_;
+  absl::Status status_;
+};
+
+// The first part of Backward; Finish() of the result is the other. The gradients of activations,
+// for which other ranks wait, are computed now. Put off are those of leaves, such as weights, that
+// an operator computes by themselves (OpDef::separate_gradients: MatMul, Linear, Einsum and what is
+// made of them). grad() of all leaves is unchanged until Finish(); if the result is dropped
+// without it, no leaf gets a gradient. Until then it keeps what these operators read, and the
+// gradients of their results. Collective. `options`: as Backward's; retain_graph must be false, and
+// bucket_bytes is for Finish(). Errors: as Backward; kInvalidArgument for retain_graph.
+absl::StatusOr<DeferredGradients> BackwardForInputs(const TensorOr& loss,
+                                                    const BackwardOptions& options = {});
 
 // Returns d loss / d tensor for each of `tensors`, as torch.autograd.grad. They are leaves that
 // require gradients, or results of recorded operators (or redistributions of such results on their

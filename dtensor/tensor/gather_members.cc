@@ -150,10 +150,11 @@ GatherWalk::SourceUse GatherWalk::UseOf(const Node& node, const SavedSource& sav
   return {saved.source.get(), node.decision->operands[saved.operand]};
 }
 
-absl::Status GatherWalk::Restore(Node& node) {
+absl::Status GatherWalk::Restore(Node& node, uint32_t read) {
   if (!counted_.empty()) Order();
   for (const SavedSource& saved : node.saved_sources) {
     const bool is_leaf = saved.source->gather != nullptr;
+    if (!is_leaf && (read >> saved.operand & 1) == 0) continue;
     DT_RETURN_IF_ERROR(is_leaf ? RestoreLeaf(node, saved) : RestoreSource(node, saved));
   }
   return absl::OkStatus();

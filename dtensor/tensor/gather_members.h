@@ -34,9 +34,10 @@ class GatherWalk {
   void CountEdge(const Edge& edge);
 
   // Gathers the saved sources of `node` into its operands, and begins to gather for the group that
-  // is needed next. For the node of a Recompute() it gathers for the operators that run again.
-  // Collective. Errors: failures.
-  absl::Status Restore(Node& node);
+  // is needed next. For the node of a Recompute() it gathers for the operators that run again. Of
+  // sources that are not in a group only those of the operands `read`, as bits. Collective. Errors:
+  // failures.
+  absl::Status Restore(Node& node, uint32_t read = ~uint32_t{0});
   // Call it after the visit: frees gathered tensors that no later node needs.
   void Release(Node& node);
 

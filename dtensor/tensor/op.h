@@ -295,6 +295,12 @@ struct OpDef {
   }
   uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
   uint32_t saved_results = 0;
+  // separate_gradients[i] = kAlone | bits: backward computes the gradient of operand i by itself,
+  // from the result's gradient and the saved operands that the bits name. A call for it alone costs
+  // what it adds to a call for all, so gradients of weights can be put off (BackwardForInputs,
+  // autograd.h). 0: no promise. Not together with sets_gradients.
+  static constexpr uint32_t kAlone = uint32_t{1} << 31;
+  std::array<uint32_t, 3> separate_gradients = {};
   // A view operator: results are not allocated; forward sets them, with the decision's local shapes
   // and types. They may share the operands' storage.
   bool view = false;

@@ -29,6 +29,14 @@ absl::Status CheckOpDef(const OpDef& op) {
                             ": the operator's OpDef has functions for every device, and others for "
                             "some; give it one or the other"});
   }
+  for (size_t i = 0; i < op.separate_gradients.size(); ++i) {
+    const uint32_t separate = op.separate_gradients[i], read = separate & ~OpDef::kAlone;
+    const bool is_alone = separate != read && (read & ~op.saved_operands) == 0;
+    if (separate == 0 || (is_alone && !op.sets_gradients)) continue;
+    return InvalidArgument({op.name, ": the operator's separate_gradients[", absl::StrCat(i),
+                            "] is no OpDef::kAlone with bits of saved_operands, or the operator ",
+                            "sets_gradients; leave it out, or mend it"});
+  }
   return absl::OkStatus();
 }
 

@@ -9,7 +9,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
-#include "dtensor/tensor/noted_plan.h"
+#include "dtensor/tensor/late_send.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/replay.h"
@@ -34,9 +34,10 @@ absl::Status Tape::Run(const Edge& root, Contribution first) {
     auto last = std::prev(pending_.end());
     Pending pending = std::move(last->second);
     pending_.erase(last);
-    DT_RETURN_IF_ERROR(Visit(*pending.node, pending.slots));
+    DT_RETURN_IF_ERROR(Visit(pending.node, pending.slots));
   }
   DT_RETURN_IF_ERROR(context_.FinishLateSends());
+  if (options_.defers) return absl::OkStatus();
   DT_RETURN_IF_ERROR(FinishGroups());
   return FinishBuckets();
 }
@@ -118,6 +119,11 @@ absl::Status Tape::Arrived(const Edge& edge) {
 }
 
 absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
+  if (options_.defers && edge.leaf != nullptr) {
+    DT_RETURN_IF_ERROR(MakeNow(more));
+    deferred_.push_back({.edge = edge, .arrived = {std::move(more)}});
+    return absl::OkStatus();
+  }
   DT_RETURN_IF_ERROR(AddAt(edge, std::move(more)));
   return Arrived(edge);
 }
@@ -136,7 +142,7 @@ absl::Status Tape::MoveTo(Contribution& sum, const Spec* wanted, const ExchangeC
     DT_RETURN_IF_ERROR(MakeNow(sum));
   }
   DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
-  DT_ASSIGN_OR_RETURN(sum.local, RunPlan(context_, *plan, sum.local, caller));
+  DT_ASSIGN_OR_RETURN(sum.local, RunOrSend(context_, plan, sum.local, caller));
   sum.owned = false;
   sum.spec = wanted;
   return absl::OkStatus();
@@ -188,7 +194,7 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
     Tensor gradient;
     const bool by_rows = decision.on_mesh && decision.op->rows.has != nullptr &&
                          slots.size() == 1 && slots[r].size() == 1 && slots[r][0].late == nullptr &&
-                         walk_.Wants(node.edges[0]);
+                         walk_.Wants(node.edges[0]) && (PutOffBits(node) & 1) == 0;
     if (by_rows) {
       DT_ASSIGN_OR_RETURN(auto chunks, GatherInChunks(context_, slots[r][0].spec, wanted));
       if (chunks != nullptr && ReadsRows(decision, chunks->schedule().dim())) {
@@ -247,7 +253,37 @@ absl::Status Tape::RunBackward(const Node& node, GradCall& grad, Call& call) {
   return status.ok() ? status : context_.communicator().Fail(status);
 }
 
-absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
+// The gradients that the walk wants of a node's operands, and their specs.
+absl::Status Tape::FindWanted(const Node& node, const AxisList& passed, Call& made) {
+  const Decision& decision = *node.decision;
+  made.gradients.resize(decision.gradients.size());
+  made.specs.resize(decision.gradients.size());
+  for (size_t i = 0; i < made.specs.size(); ++i) {
+    if (!walk_.Wants(node.edges[i])) continue;
+    made.wanted |= 1u << i;
+    made.specs[i] = decision.gradients[i];
+    if (passed.empty()) continue;
+    DT_ASSIGN_OR_RETURN(const Layout layout, made.specs[i]->layout.WithPartial(passed));
+    DT_ASSIGN_OR_RETURN(made.specs[i],
+                        context_.Intern(layout, made.specs[i]->shape, made.specs[i]->dtype));
+  }
+  return absl::OkStatus();
+}
+
+GradCall Tape::GradCallOf(const Node& node, Call& made) {
+  const Decision& decision = *node.decision;
+  Device& device = context_.device();
+  return {{context_, decision, node.values, LineageOn(*decision.results[0], node.lineage)},
+          SavedTensors(device, node.operands, decision.operands),
+          SavedTensors(device, node.results, decision.results),
+          made.result_gradients,
+          OperandGradients(absl::MakeSpan(made.gradients)),
+          made.wanted};
+}
+
+absl::Status Tape::Visit(const std::shared_ptr<Node>& visited,
+                         absl::InlinedVector<Slot, 2>& slots) {
+  Node& node = *visited;
   DT_RETURN_IF_ERROR(Keep(node, slots));
   if (!walk_.Runs(node)) return absl::OkStatus();
   const WorkScope scope(context_, node.scope);
@@ -262,41 +298,43 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
                               kGradientLineage);
   Call made;
   DT_RETURN_IF_ERROR(SettleGradients(node, slots, passed, caller, made));
-  const size_t num_gradients = decision.gradients.size();
-  made.gradients.resize(num_gradients);
-  made.specs.resize(num_gradients);
-  Device& device = context_.device();
-  DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
-  GradCall call{{context_, decision, node.values, caller.lineage},
-                SavedTensors(device, node.operands, decision.operands),
-                SavedTensors(device, node.results, decision.results),
-                made.result_gradients,
-                OperandGradients(absl::MakeSpan(made.gradients))};
-  for (size_t i = 0; i < num_gradients; ++i) {
-    if (!walk_.Wants(node.edges[i])) continue;
-    call.wanted |= 1u << i;
-    made.specs[i] = decision.gradients[i];
-    if (!passed.empty()) {
-      DT_ASSIGN_OR_RETURN(const Layout layout, made.specs[i]->layout.WithPartial(passed));
-      DT_ASSIGN_OR_RETURN(made.specs[i],
-                          context_.Intern(layout, made.specs[i]->shape, made.specs[i]->dtype));
-    }
-    if (!op.sets_gradients || !on_mesh) {
-      DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
-    }
+  DT_RETURN_IF_ERROR(FindWanted(node, passed, made));
+  const uint32_t all = made.wanted, put_off = PutOffBits(node);
+  made.wanted &= ~put_off;
+  // What only the put off gradients read is gathered for them.
+  const uint32_t read = put_off == 0 ? ~uint32_t{0} : ReadFor(op, made.wanted);
+  DT_RETURN_IF_ERROR(walk_.gathers().Restore(node, read));
+  for (size_t i = 0; i < made.specs.size(); ++i) {
+    const bool is_made = (made.wanted >> i & 1) != 0 && (!op.sets_gradients || !on_mesh);
+    if (!is_made) continue;
+    DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
   }
-  if (on_mesh) DT_RETURN_IF_ERROR(RunBackward(node, call, made));
+  if (on_mesh && (made.wanted != 0 || all == 0)) {
+    GradCall call = GradCallOf(node, made);
+    DT_RETURN_IF_ERROR(RunBackward(node, call, made));
+  }
   walk_.gathers().Release(node);
-  for (size_t i = num_gradients; i < node.edges.size(); ++i) {
+  for (size_t i = made.specs.size(); i < node.edges.size(); ++i) {
     if (walk_.Wants(node.edges[i])) PendingOf(node.edges[i].node);
   }
-  for (size_t i = 0; i < num_gradients; ++i) {
-    if (!walk_.Wants(node.edges[i])) continue;
-    DT_RETURN_IF_ERROR(
-        Deliver(node.edges[i], {made.specs[i], std::move(made.gradients[i]), !op.sets_gradients,
-                                i == 0 ? std::move(made.late) : nullptr}));
+  if (put_off != 0) PutOff(visited, put_off, made);
+  DT_RETURN_IF_ERROR(DeliverAll(node, made));
+  if (put_off == 0) {
+    Forget(node);
+  } else {
+    node.edges.clear();
   }
-  Forget(node);
+  return absl::OkStatus();
+}
+
+// Delivers the gradients of a node's operands.
+absl::Status Tape::DeliverAll(const Node& node, Call& made) {
+  const bool owned = !node.decision->op->sets_gradients;
+  for (size_t i = 0; i < made.specs.size(); ++i) {
+    if ((made.wanted >> i & 1) == 0) continue;
+    DT_RETURN_IF_ERROR(Deliver(node.edges[i], {made.specs[i], std::move(made.gradients[i]), owned,
+                                               i == 0 ? std::move(made.late) : nullptr}));
+  }
   return absl::OkStatus();
 }
 
@@ -373,6 +411,11 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   for (size_t r = 0; r < slots.size(); ++r) {
     const Edge edge = EdgeOf((*results)[r].impl());
     if (slots[r].empty() || !walk_.Wants(edge)) continue;
+    if (options_.defers && edge.leaf != nullptr) {
+      for (Contribution& sum : slots[r]) DT_RETURN_IF_ERROR(MakeNow(sum));
+      deferred_.push_back({.edge = edge, .arrived = std::move(slots[r])});
+      continue;
+    }
     for (Contribution& sum : slots[r]) DT_RETURN_IF_ERROR(AddAt(edge, std::move(sum)));
     DT_RETURN_IF_ERROR(Arrived(edge));
   }

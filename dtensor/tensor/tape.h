@@ -36,6 +36,9 @@ struct Contribution {
 // Makes the values of `sum`, if they were put off.
 absl::Status MakeNow(Contribution& sum);
 
+// The operands that backward reads for the gradients `wanted` of its operands, both as bits.
+uint32_t ReadFor(const OpDef& op, uint32_t wanted);
+
 class Tape {
  public:
   struct Options {
@@ -44,6 +47,7 @@ class Tape {
     uint64_t mesh_digest = 0;  // which are on this mesh
     bool retain = false;       // keep what operators saved: they may be walked again
     int64_t bucket_bytes = 0;
+    bool defers = false;  // gradients of leaves wait for RunDeferred(); requires: !retain
   };
   Tape(Context& context, const Options& options, TapeWalk walk)
       : context_(context),
@@ -55,6 +59,10 @@ class Tape {
   // Walks from `root`, at which the gradient `first` arrives. Adds up the gradients that arrive at
   // leaves and at other places that the walk keeps.
   absl::Status Run(const Edge& root, Contribution first);
+  // Computes the gradients of leaves that Run() has put off, and adds them up. Errors: failures;
+  // kFailedPrecondition, before anything runs, for what was written to or redistributed in place
+  // since.
+  absl::Status RunDeferred();
   // Adds these sums to the leaves' gradients: to all, or in case of an error to none.
   absl::Status Store();
   // The gradient of `tensor`, a leaf or an operator's result that the walk keeps, whose gradients
@@ -88,14 +96,30 @@ class Tape {
   absl::Status Deliver(const Edge& edge, Contribution more);
   absl::Status MoveTo(Contribution& sum, const Spec* wanted, const ExchangeCaller& caller);
   absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
-  // Arguments and results of a node's backward.
+  // Arguments and results of a node's backward. `wanted` is the GradCall's.
   struct Call {
+    uint32_t wanted = 0;
     absl::InlinedVector<Tensor, 2> result_gradients;
     absl::InlinedVector<Tensor, 3> gradients;
     absl::InlinedVector<SpecPtr, 3> specs;
     std::shared_ptr<LateGather> gather;  // of result gradient 0, read by rows while it arrives
     std::shared_ptr<LateProduct> late;   // the gradient of operand 0
   };
+  // What Run() has put off, in the order in which it would have arrived: gradients that arrived at
+  // a leaf or, with a node, the call of its backward that computes gradients of leaves. The node
+  // keeps what that call reads.
+  struct Deferred {
+    Edge edge;
+    Slot arrived;
+    std::shared_ptr<Node> node;
+    absl::InlinedVector<Edge, 3> edges;  // the node's
+    Call call;
+  };
+  // The bits of the operands of which the gradients are put off.
+  uint32_t PutOffBits(const Node& node) const;
+  void PutOff(const std::shared_ptr<Node>& node, uint32_t bits, Call& made);
+  absl::Status RunPutOff(Deferred& deferred, GatherWalk& gathers);
+  GradCall GradCallOf(const Node& node, Call& made);
   absl::Status SettleGradients(const Node& node, absl::InlinedVector<Slot, 2>& slots,
                                const AxisList& passed, const ExchangeCaller& caller, Call& call);
   // If the gradient of operand 0 can overlap with communication, computes it by rows while the
@@ -104,7 +128,9 @@ class Tape {
   absl::Status RunRows(const Node& node, GradCall& grad, Call& call);
   absl::Status RunBackward(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
-  absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
+  absl::Status Visit(const std::shared_ptr<Node>& visited, absl::InlinedVector<Slot, 2>& slots);
+  absl::Status FindWanted(const Node& node, const AxisList& passed, Call& made);
+  absl::Status DeliverAll(const Node& node, Call& made);
   absl::Status CrossMeshes(const Node& node, Slot& slot);
   absl::StatusOr<Contribution> MovedBack(const Node& node, Slot& slot);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
@@ -123,6 +149,7 @@ class Tape {
   std::map<uint64_t, Pending> pending_;  // by creation order; the last is visited next
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
   HashMap<GradientPlace, Slot> arrived_;
+  std::vector<Deferred> deferred_;
   GradientBuckets buckets_;
   // Leaves whose gradients went to buckets_; and those of them for which the gradient that they
   // already had was included.

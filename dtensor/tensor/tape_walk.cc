@@ -21,28 +21,6 @@ absl::Status Written(absl::string_view who, const Node& node, absl::string_view 
                    " before the ", "optimizer's step"));
 }
 
-absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
-  for (size_t i = 0; i < node.operands.size(); ++i) {
-    if (!node.operands[i].defined()) continue;
-    const auto base = std::find_if(node.bases.begin(), node.bases.end(), [&](const auto& known) {
-      return known.first == static_cast<int>(i);
-    });
-    const Tensor& root = base == node.bases.end() ? node.operands[i] : base->second;
-    if (root.version() == node.versions[i]) continue;
-    return Written(who, node, "operand", i, node.decision->operands[i]);
-  }
-  for (const SavedSource& saved : node.saved_sources) {
-    DT_RETURN_IF_ERROR(CheckNotConsumed(*saved.source));
-    if (AliasVersion(*saved.source) == saved.version) continue;
-    return Written(who, node, "operand", saved.operand, node.decision->operands[saved.operand]);
-  }
-  for (size_t r = 0; r < node.results.size(); ++r) {
-    if (!node.results[r].defined() || node.results[r].version() == 0) continue;
-    return Written(who, node, "result", r, node.decision->results[r]);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status WalkedBefore(absl::string_view who, const Node& node) {
   return absl::FailedPreconditionError(
       absl::StrCat(who, ": ", node.decision->op->name,
@@ -86,6 +64,28 @@ void SortByAge(std::vector<const Node*>& nodes) {  // the oldest first
 }
 
 }  // namespace
+
+absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
+  for (size_t i = 0; i < node.operands.size(); ++i) {
+    if (!node.operands[i].defined()) continue;
+    const auto base = std::find_if(node.bases.begin(), node.bases.end(), [&](const auto& known) {
+      return known.first == static_cast<int>(i);
+    });
+    const Tensor& root = base == node.bases.end() ? node.operands[i] : base->second;
+    if (root.version() == node.versions[i]) continue;
+    return Written(who, node, "operand", i, node.decision->operands[i]);
+  }
+  for (const SavedSource& saved : node.saved_sources) {
+    DT_RETURN_IF_ERROR(CheckNotConsumed(*saved.source));
+    if (AliasVersion(*saved.source) == saved.version) continue;
+    return Written(who, node, "operand", saved.operand, node.decision->operands[saved.operand]);
+  }
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    if (!node.results[r].defined() || node.results[r].version() == 0) continue;
+    return Written(who, node, "result", r, node.decision->results[r]);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& root) {
   TapeWalk walk;

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -15,6 +16,10 @@
 #include "dtensor/tensor/tensor_impl.h"
 
 namespace dtensor {
+
+// Errors: kFailedPrecondition, naming it, if a tensor that the node's backward reads was written to
+// since the operator read it. `who` is what the user called.
+absl::Status CheckUnwritten(absl::string_view who, const Node& node);
 
 // A place where gradients arrive: a leaf, or a result of an operator.
 using GradientPlace = std::pair<const void*, int>;

@@ -68,11 +68,11 @@ absl::StatusOr<std::vector<DistributedTensor>> MakeOperands(Context& context, co
                                                             uint64_t seed, bool wanted);
 // Applies the operator; then, if asked to, Backward from the sum over results of values times
 // LossWeights. kPartial: the weights are Partial wherever the result is replicated, so that its
-// gradient is so too.
+// gradient is so too. In two parts: by BackwardForInputs.
 enum class Gradients { kNone, kWhole, kPartial };
 absl::StatusOr<OpOutcome> Evaluate(Context& context, const OpCase& c,
                                    absl::Span<const DistributedTensor> operands, uint64_t seed,
-                                   Gradients gradients);
+                                   Gradients gradients, bool in_two_parts = false);
 // On one rank. The reference for every mesh.
 absl::StatusOr<OpOutcome> EvaluateDense(const OpCase& c, DType dtype, uint64_t seed);
 

@@ -155,7 +155,7 @@ TensorOr Loss(Context& context, const OpCase& c, absl::Span<const DistributedTen
 
 absl::StatusOr<OpOutcome> Evaluate(Context& context, const OpCase& c,
                                    absl::Span<const DistributedTensor> operands, uint64_t seed,
-                                   Gradients gradients) {
+                                   Gradients gradients, bool in_two_parts) {
   const std::vector<TensorOr> holders(operands.begin(), operands.end());
   std::vector<const TensorOr*> pointers;
   for (const TensorOr& holder : holders) pointers.push_back(&holder);
@@ -168,7 +168,13 @@ absl::StatusOr<OpOutcome> Evaluate(Context& context, const OpCase& c,
   }
   const bool differentiates = c.op->differentiable() && c.used_results != 0;
   if (gradients == Gradients::kNone || !differentiates) return out;
-  DT_RETURN_IF_ERROR(Backward(Loss(context, c, results, seed, gradients)));
+  const TensorOr loss = Loss(context, c, results, seed, gradients);
+  if (in_two_parts) {
+    DT_ASSIGN_OR_RETURN(DeferredGradients deferred, BackwardForInputs(loss));
+    DT_RETURN_IF_ERROR(deferred.Finish());
+  } else {
+    DT_RETURN_IF_ERROR(Backward(loss));
+  }
   for (const DistributedTensor& operand : operands) {
     out.gradients.emplace_back();
     out.gradient_layouts.emplace_back();
