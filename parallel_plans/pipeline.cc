@@ -1,13 +1,14 @@
 #include "dtensor/parallel_plans/pipeline.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
 namespace {
@@ -26,7 +27,7 @@ class DeferredSends {
 };
 
 absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int64_t micro_batches,
-                            const BackwardOptions& options) {
+                            const PipelineOptions& options) {
   if (!mesh.Contains(context.rank())) {
     return InvalidArgument({"RunPipeline: rank ", absl::StrCat(context.rank()), " is not on ",
                             mesh.ToString(), "; give the mesh of all stages"});
@@ -35,9 +36,9 @@ absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int6
     return InvalidArgument(
         {"RunPipeline: ", absl::StrCat(micro_batches), " micro-batches; give 1 or more"});
   }
-  if (!options.gradient.defined() && !options.retain_graph) return absl::OkStatus();
-  return InvalidArgument({"RunPipeline: options has a gradient, or retain_graph; each loss is ",
-                          "walked once, from a gradient of 1: Scale() it in `loss`"});
+  if (options.bucket_bytes >= 0) return absl::OkStatus();
+  return InvalidArgument({"RunPipeline: a bucket of ", absl::StrCat(options.bucket_bytes),
+                          " bytes cannot be; take 0 for none, or more"});
 }
 
 }  // namespace
@@ -56,24 +57,6 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan) {
   return axis;
 }
 
-int64_t MicroBatchesInFlight(int64_t stage, int64_t stages, int64_t micro_batches) {
-  return std::min(stages - stage, micro_batches);
-}
-
-std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
-                                                int64_t micro_batches) {
-  const int64_t ahead =
-      std::max<int64_t>(MicroBatchesInFlight(stage, stages, micro_batches) - 1, 0);
-  std::vector<PipelineStep> steps;
-  for (int64_t i = 0; i < ahead; ++i) steps.push_back({false, i});
-  for (int64_t i = ahead; i < micro_batches; ++i) {
-    steps.push_back({false, i});
-    steps.push_back({true, i - ahead});
-  }
-  for (int64_t i = micro_batches - ahead; i < micro_batches; ++i) steps.push_back({true, i});
-  return steps;
-}
-
 namespace {
 
 // The steps of one rank, one after the other.
@@ -81,36 +64,57 @@ class Steps {
  public:
   // Sends of micro-batches from `first_deferred` on are put off.
   Steps(Context& context, int64_t first_deferred, int64_t micro_batches,
-        const std::function<TensorOr(int64_t)>& loss, const BackwardOptions& options)
+        const std::function<TensorOr(int64_t)>& loss, const PipelineOptions& options)
       : context_(context),
         first_deferred_(first_deferred),
         loss_(loss),
         options_(options),
-        losses_(micro_batches) {}
+        losses_(micro_batches),
+        weights_(micro_batches) {}
 
   absl::Status Run(const PipelineStep& step) {
-    DistributedTensor& one = losses_[step.micro_batch];
-    if (step.backward) {
-      BackwardOptions now = options_;
-      if (step.micro_batch + 1 < static_cast<int64_t>(losses_.size())) now.bucket_bytes = 0;
-      return Backward(std::exchange(one, DistributedTensor()), now);
+    if (options_.on_step != nullptr) options_.on_step(step);
+    const int64_t i = step.micro_batch;
+    switch (step.work) {
+      case PipelineWork::kForward:
+        return Forward(i);
+      case PipelineWork::kBackward:
+        return Backward(std::move(losses_[i]), BackwardOptionsOf(i));
+      case PipelineWork::kInputGradients: {
+        DT_ASSIGN_OR_RETURN(weights_[i],
+                            BackwardForInputs(std::move(losses_[i]), BackwardOptionsOf(i)));
+        return absl::OkStatus();
+      }
+      case PipelineWork::kWeightGradients:
+        return weights_[i].Finish();
     }
-    // After the first ones, a backward follows each forward.
-    std::optional<DeferredSends> deferred;
-    if (step.micro_batch >= first_deferred_) deferred.emplace(context_);
-    DT_ASSIGN_OR_RETURN(one, loss_(step.micro_batch));
-    if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
-    sum_ = step.micro_batch == 0 ? TensorOr(one.Detach()) : Add(sum_, one.Detach());
-    return sum_.status();
+    return absl::OkStatus();
   }
   const TensorOr& sum() const { return sum_; }
 
  private:
+  absl::Status Forward(int64_t i) {
+    DistributedTensor& one = losses_[i];
+    // After the first ones, a backward follows each forward.
+    std::optional<DeferredSends> deferred;
+    if (i >= first_deferred_) deferred.emplace(context_);
+    DT_ASSIGN_OR_RETURN(one, loss_(i));
+    if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
+    sum_ = i == 0 ? TensorOr(one.Detach()) : Add(sum_, one.Detach());
+    return sum_.status();
+  }
+
+  BackwardOptions BackwardOptionsOf(int64_t i) const {
+    const bool is_last = i + 1 == static_cast<int64_t>(losses_.size());
+    return {.bucket_bytes = is_last ? options_.bucket_bytes : 0};
+  }
+
   Context& context_;
   const int64_t first_deferred_;
   const std::function<TensorOr(int64_t)>& loss_;
-  const BackwardOptions& options_;
+  const PipelineOptions& options_;
   std::vector<DistributedTensor> losses_;
+  std::vector<DeferredGradients> weights_;
   TensorOr sum_;
 };
 
@@ -130,20 +134,22 @@ absl::StatusOr<Place> PlaceOn(const DeviceMesh& mesh, absl::string_view axis, in
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
                      int64_t micro_batches,
                      const std::function<TensorOr(int64_t micro_batch)>& loss,
-                     const BackwardOptions& options) {
+                     const PipelineOptions& options) {
   DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
   DT_ASSIGN_OR_RETURN(const Place place, PlaceOn(mesh, axis, context.rank()));
   const auto [stage, stages] = place;
   // Without stages nothing is put off.
   const int64_t first_deferred = axis.empty() ? micro_batches : stages - 1 - stage;
   Steps steps(context, first_deferred, micro_batches, loss, options);
-  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
+  for (const PipelineStep& step : PipelineSteps(options.schedule, stage, stages, micro_batches)) {
     const absl::Status status = steps.Run(step);
     if (status.ok()) continue;
     // A refusal of the first micro-batch meets all ranks while none waits for another; what they
     // have put off is not wanted any more. A later one leaves others waiting.
     context.ForgetLateSends();
-    return step.micro_batch == 0 || axis.empty() ? status : context.communicator().Fail(status);
+    const bool meets_all =
+        axis.empty() || (step.micro_batch == 0 && step.work != PipelineWork::kWeightGradients);
+    return meets_all ? status : context.communicator().Fail(status);
   }
   return steps.sum();
 }

@@ -1,5 +1,5 @@
 // RunPipeline: forward and backward of a batch, cut into micro-batches, on the stages of a pipeline
-// (stage.h), in the order that Megatron calls 1F1B.
+// (stage.h), in the order that Megatron calls 1F1B, or by a zero-bubble schedule.
 //
 //   DT_ASSIGN_OR_RETURN(
 //       const DistributedTensor loss,
@@ -11,10 +11,11 @@
 //   DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
 //
 // Each rank computes some micro-batches forward, more of them the earlier its stage is, then one
-// backward and one forward in turn, and at the end what is left backward. So a rank keeps what its
-// stage has saved of at most as many micro-batches as there are stages, where Backward of the sum
-// of all losses keeps all of them. Stages are idle for the same share of the time in both:
-// (s - 1) / (n + s - 1) for n micro-batches on s stages. The gradients are the same but for the
+// backward and one forward in turn, and at the end what is left backward (pipeline_schedule.h). So
+// a rank keeps what its stage has saved of at most as many micro-batches as there are stages, where
+// Backward of the sum of all losses keeps all of them. Stages are idle for the same share of the
+// time in both: (s - 1) / (n + s - 1) for n micro-batches on s stages; with
+// PipelineSchedule::kZeroBubble for about a third of that. The gradients are the same but for the
 // order in which those of the micro-batches are added. Without stages, forward and backward of each
 // micro-batch come one after the other: gradient accumulation.
 #ifndef DTENSOR_PARALLEL_PLANS_PIPELINE_H_
@@ -23,31 +24,24 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/pipeline_schedule.h"
 #include "dtensor/runtime/core/export.h"
-#include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
-struct PipelineStep {
-  bool backward = false;
-  int64_t micro_batch = 0;
-  friend bool operator==(const PipelineStep&, const PipelineStep&) = default;
+struct PipelineOptions {
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t bucket_bytes = 0;  // as BackwardOptions::bucket_bytes, for the last micro-batch alone
+  // Is called before each step of this rank, in the order of PipelineSteps(). Null: nothing is.
+  std::function<void(const PipelineStep& step)> on_step = nullptr;
 };
-
-// What stage `stage` of `stages` does, in order. Requires: 0 <= stage < stages, micro_batches >= 0.
-std::vector<PipelineStep> OneForwardOneBackward(int64_t stage, int64_t stages,
-                                                int64_t micro_batches);
-// The micro-batches of which a stage keeps what it saved, at most: so many it computes forward
-// before its first backward. Requires: as above.
-int64_t MicroBatchesInFlight(int64_t stage, int64_t stages, int64_t micro_batches);
 
 // The axis whose coordinates are the stages of the plan (stage.h); empty if it has none. Errors:
 // kInvalidArgument for stages on several axes.
@@ -61,17 +55,16 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 // want different exchanges first, and the world fails, saying which; Backward of the sum of all
 // losses does not mind.) All ranks of the mesh call it; `loss` computes the whole loss on each of
 // them, as without stages (distributed_tensor.h). `loss` moves nothing between stages with `async`.
-// `options` are for each Backward; bucket_bytes only for the last one; gradient must be undefined,
-// and retain_graph false.
+// Gradients have the same bits with both schedules.
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
-// does not have this rank; for fewer than 1 micro-batches, and for options as above. Those of
+// does not have this rank; for fewer than 1 micro-batches, or buckets below 0 bytes. Those of
 // `loss` and of Backward: with stages, after the first micro-batch they fail the world, because a
 // refusal, though the same on all ranks, then meets each stage at another step.
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
                      int64_t micro_batches,
                      const std::function<TensorOr(int64_t micro_batch)>& loss,
-                     const BackwardOptions& options = {});
+                     const PipelineOptions& options = {});
 
 }  // namespace dtensor
 

@@ -1,11 +1,12 @@
 #include "dtensor/parallel_plans/pipeline.h"
 
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -21,24 +22,6 @@ namespace dtensor {
 namespace {
 
 using ::testing::HasSubstr;
-
-// "F0 F1 B0 B1"
-std::string Steps(int64_t stage, int64_t stages, int64_t micro_batches) {
-  std::string text;
-  for (const PipelineStep& step : OneForwardOneBackward(stage, stages, micro_batches)) {
-    absl::StrAppend(&text, text.empty() ? "" : " ", step.backward ? "B" : "F", step.micro_batch);
-  }
-  return text;
-}
-
-TEST(OneForwardOneBackward, IsTheOrderOfEachStage) {
-  EXPECT_EQ(Steps(0, 3, 4), "F0 F1 F2 B0 F3 B1 B2 B3");
-  EXPECT_EQ(Steps(1, 3, 4), "F0 F1 B0 F2 B1 F3 B2 B3");
-  EXPECT_EQ(Steps(2, 3, 4), "F0 B0 F1 B1 F2 B2 F3 B3");
-  EXPECT_EQ(Steps(0, 4, 2), "F0 F1 B0 B1");
-  EXPECT_EQ(Steps(0, 1, 2), "F0 B0 F1 B1");
-  EXPECT_EQ(Steps(0, 3, 0), "");
-}
 
 // A chain of stages, each with a weight of its own. Two tensors cross from each stage to the next.
 struct Chain {
@@ -76,6 +59,7 @@ absl::StatusOr<std::vector<double>> Everywhere(const DistributedTensor& x, const
   return ToGlobal<double>(whole);
 }
 
+// The gradients of both schedules have the same bits.
 TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
   for (const auto& [text, stages] : {std::pair("pp=1", 1), std::pair("pp=2,dp=2", 2),
                                      std::pair("pp=3", 3), std::pair("dp=2,pp=4", 4)}) {
@@ -83,10 +67,15 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
       const DeviceMesh mesh = *DeviceMesh::Parse(text);
       DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
         DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, stages));
+        DT_ASSIGN_OR_RETURN(const Chain other, Chain::Create(context, mesh, stages));
         DT_ASSIGN_OR_RETURN(const Chain reference, Chain::Create(context, mesh, stages));
-        DT_ASSIGN_OR_RETURN(const auto sum,
-                            RunPipeline(context, mesh, "pp", micro_batches,
-                                        [&](int64_t i) { return chain.Loss(context, i); }));
+        const auto sum_of = [&](const Chain& one, PipelineSchedule schedule) {
+          return RunPipeline(context, mesh, "pp", micro_batches,
+                             [&](int64_t i) { return one.Loss(context, i); },
+                             {.schedule = schedule});
+        };
+        DT_ASSIGN_OR_RETURN(const auto sum, sum_of(chain, PipelineSchedule::k1F1B));
+        DT_ASSIGN_OR_RETURN(const auto same, sum_of(other, PipelineSchedule::kZeroBubble));
         TensorOr expected = reference.Loss(context, 0);
         for (int64_t i = 1; i < micro_batches; ++i) {
           expected = Add(expected, reference.Loss(context, i));
@@ -94,9 +83,12 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
         DT_RETURN_IF_ERROR(Backward(expected));
         EXPECT_FALSE(sum.requires_grad());
         EXPECT_EQ(*Everywhere(sum, mesh), *Everywhere(expected->Detach(), mesh));
+        EXPECT_EQ(*Everywhere(sum, mesh), *Everywhere(same, mesh));
         for (int64_t s = 0; s < stages; ++s) {
           DT_ASSIGN_OR_RETURN(const auto got, Everywhere(chain.weights[s].grad(), mesh));
+          DT_ASSIGN_OR_RETURN(const auto equal, Everywhere(other.weights[s].grad(), mesh));
           DT_ASSIGN_OR_RETURN(const auto want, Everywhere(reference.weights[s].grad(), mesh));
+          EXPECT_EQ(got, equal) << text << ' ' << s << ' ' << micro_batches;
           EXPECT_THAT(got, testing::Pointwise(testing::DoubleNear(1e-13), want))
               << text << ' ' << s;
         }
@@ -104,6 +96,51 @@ TEST(RunPipeline, HasTheGradientsOfTheSumOfAllLosses) {
       }));
     }
   }
+}
+
+TEST(RunPipeline, SaysWhichStepIsNext) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=3");
+  DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 3));
+    for (const PipelineSchedule schedule :
+         {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+      std::vector<PipelineStep> steps;
+      const PipelineOptions options = {
+          .schedule = schedule,
+          .on_step = [&](const PipelineStep& step) { steps.push_back(step); }};
+      DT_RETURN_IF_ERROR(
+          RunPipeline(
+              context, mesh, "pp", 4, [&](int64_t i) { return chain.Loss(context, i); }, options)
+              .status());
+      EXPECT_EQ(steps, PipelineSteps(schedule, context.rank(), 3, 4));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// The second stage receives only when it has heard that the first has sent and gone on.
+TEST(RunPipeline, AStageDoesNotWaitUntilTheNextOneReceives) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+  std::promise<void> first_is_done;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    const NoGrad no_grad(context);
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    if (context.rank() == 1) {
+      EXPECT_EQ(first_is_done.get_future().wait_for(std::chrono::seconds(30)),
+                std::future_status::ready);
+    }
+    DT_ASSIGN_OR_RETURN(const auto x,
+                        Full(context, Layout::Replicated(chain.meshes[0], 1), {8}, DType::kF32, 3));
+    DT_ASSIGN_OR_RETURN(const auto there, x.Redistribute(Layout::Replicated(chain.meshes[1], 1)));
+    if (context.rank() == 0) {
+      first_is_done.set_value();
+    } else {
+      EXPECT_THAT(*ToGlobal<float>(there), testing::Each(3));
+    }
+    // A write to what it has sent waits until that was received.
+    DT_RETURN_IF_ERROR(BeforeWrite(x));
+    return kernels::Fill(context.device(), x.local(), 5);
+  }));
 }
 
 // Ranks run it again at different places among the micro-batches, so what it makes is not counted.
@@ -174,7 +211,7 @@ TEST(RunPipeline, RefusesWhatCannotBe) {
     };
     refuses(RunPipeline(context, mesh, "tp", 2, none), "no axis");
     refuses(RunPipeline(context, mesh, "pp", 0, none), "0 micro-batches");
-    refuses(RunPipeline(context, mesh, "pp", 1, none, {.retain_graph = true}), "retain_graph");
+    refuses(RunPipeline(context, mesh, "pp", 1, none, {.bucket_bytes = -1}), "-1 bytes");
     refuses(RunPipeline(context, mesh, "pp", 1, [](int64_t) { return DistributedTensor(); }),
             "the loss is undefined");
     if (context.rank() == 1) {
@@ -317,7 +354,10 @@ TEST(RunPipeline, ARefusalIsHeardByAllRanks) {
         if (i == refused) return absl::InvalidArgumentError("mine");
         return chain.Loss(context, i);
       };
-      heard[context.rank()] = RunPipeline(context, mesh, "pp", 4, loss).status();
+      const PipelineSchedule schedule =
+          refused % 2 == 0 ? PipelineSchedule::k1F1B : PipelineSchedule::kZeroBubble;
+      heard[context.rank()] =
+          RunPipeline(context, mesh, "pp", 4, loss, {.schedule = schedule}).status();
       const auto other = [&](int64_t i) { return chain.Loss(context, i); };
       return RunPipeline(context, mesh, "pp", 4, other).status();
     });

@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/examples/training/report.h"
+#include "dtensor/parallel_plans/pipeline_schedule.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
@@ -74,6 +75,10 @@ void DeclareRun(CLI::App& app, ProgramFlags& flags) {
       ->capture_default_str();
   app.add_option("--micro-batches", config.micro_batches,
                  "parts of a batch, which go through the stages of pp one after the other")
+      ->capture_default_str();
+  app.add_option("--schedule", flags.schedule,
+                 "of the stages of pp: zero_bubble waits less, and keeps more")
+      ->type_name("1f1b|zero_bubble")
       ->capture_default_str();
   app.add_option("--seq", config.sequence, "tokens a sequence")->capture_default_str();
   app.add_option("--steps", config.steps, "training steps, at most")->capture_default_str();
@@ -164,6 +169,9 @@ absl::Status ReadConfig(ProgramFlags& flags, const TrainingProgram& program) {
 }
 
 absl::Status ReadRest(ProgramFlags& flags) {
+  const absl::StatusOr<PipelineSchedule> schedule = ParsePipelineSchedule(flags.schedule);
+  if (!schedule.ok()) return InvalidArgument({"--schedule: ", schedule.status().message()});
+  flags.config.schedule = *schedule;
   if (flags.device != "cpu" && flags.device != "cuda") {
     return InvalidArgument({"--device: take cpu or cuda, not ", flags.device});
   }

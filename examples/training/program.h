@@ -28,7 +28,7 @@ namespace dtensor::training {
 
 // Their values. Values that are set before DeclareFlags are the defaults.
 struct ProgramFlags {
-  std::string mesh = "dp=2,tp=2", dtype = "f32", device = "cpu", text, report;
+  std::string mesh = "dp=2,tp=2", dtype = "f32", device = "cpu", text, report, schedule = "1f1b";
   std::string dump;  // only if the program declares this flag
   TrainConfig config;
   TrainOptions options;

@@ -241,10 +241,11 @@ absl::Status Trainer::AddSums(const DistributedTensor& router_sums) {
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
   DT_RETURN_IF_ERROR(CheckSize(tokens));
   router_sums_ = DistributedTensor();
-  DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
-                      RunPipeline(context_, config_.mesh, stage_axis_, config_.micro_batches,
-                                  [&](int64_t i) { return ForwardPart(tokens, i); },
-                                  {.bucket_bytes = config_.bucket_bytes}));
+  DT_ASSIGN_OR_RETURN(
+      const DistributedTensor loss,
+      RunPipeline(context_, config_.mesh, stage_axis_, config_.micro_batches,
+                  [&](int64_t i) { return ForwardPart(tokens, i); },
+                  {.schedule = config_.schedule, .bucket_bytes = config_.bucket_bytes}));
   DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
   return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
 }

@@ -20,6 +20,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/pipeline_schedule.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
@@ -54,6 +55,7 @@ struct TrainConfig {
   // Parts of a batch, which go through a pipeline one after the other. Without stages, forward and
   // backward of one part come before those of the next, so activations are those of one part.
   int64_t micro_batches = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
   double lr = 3e-3, clip = 1.0;
   // Of models with experts: BalancingLoss (mixture.h) times this is a part of the training loss.
   // Those with sigmoid scores move their biases by the rate after each step (BalanceByBias), unless

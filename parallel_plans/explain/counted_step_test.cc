@@ -29,6 +29,7 @@ struct Case {
   bool allow_uneven = false;
   bool tied = false;
   int64_t micro_batches = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
 };
 
 TrainingStep StepOf(const Case& c) {
@@ -50,6 +51,7 @@ TrainingStep StepOf(const Case& c) {
   step.recompute = c.recompute;
   step.allow_uneven = c.allow_uneven;
   step.micro_batches = c.micro_batches;
+  step.schedule = c.schedule;
   return step;
 }
 
@@ -249,6 +251,24 @@ TEST(CountedStep, Pipelines) {
   whole = {"pp, fsdp", "dp=2,pp=2", kTwoStages + Sharded(3), 8};
   whole.micro_batches = 2;
   ExpectPredicted(whole);
+}
+
+TEST(CountedStep, ZeroBubbles) {
+  const std::string three = R"({"model.embed_tokens", Stage("pp", 0)}
+{"model.layers.*", Stage("pp", 1)}
+{"{model.norm,lm_head}", Stage("pp", 2)}
+)";
+  for (const PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+    for (Case c : std::vector<Case>{
+             {"three stages", "pp=3", three},
+             {"three stages, recomputed", "pp=3", three, 4, 16, {"model.layers.*"}},
+             {"pp, dp, tp+sp", "pp=2,dp=2,tp=2", kTwoStages + kTensorParallel + kData, 8},
+             {"pp, fsdp", "dp=2,pp=2", kTwoStages + Sharded(3), 8}}) {
+      c.micro_batches = 4;
+      c.schedule = schedule;
+      ExpectPredicted(c);
+    }
+  }
 }
 
 void ExpectPredictedUneven(const std::string& mesh, const std::string& plan, int64_t batch,

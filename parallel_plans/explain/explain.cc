@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -73,7 +74,8 @@ std::vector<FoldedParameter> FoldParameters(const std::vector<ParameterFigures>&
   return folded;
 }
 
-StageFigures StageFiguresOf(const TrainingStep& step, int64_t stage, const RankFigures& rank) {
+StageFigures StageFiguresOf(int64_t stage, const CountedStep& counted) {
+  const RankFigures& rank = counted.figures;
   StageFigures figures = {.stage = stage, .rank = rank.rank};
   figures.parameters = rank.memory.parameters;
   figures.peak = rank.memory.peak;
@@ -83,19 +85,19 @@ StageFigures StageFiguresOf(const TrainingStep& step, int64_t stage, const RankF
     if (absl::StrContains(axes, "->")) figures.from_stages += bytes;  // between two meshes
   }
   figures.update_seconds = Of(phases, StepPhase::kUpdate).seconds();
-  figures.micro_batch_seconds =
-      (SecondsOf(phases) - figures.update_seconds) / static_cast<double>(step.micro_batches);
+  figures.micro_batch = counted.micro_batch;
   return figures;
 }
 
 // Keeps the fullest rank of each stage.
-void KeepFullest(const TrainingStep& step, const RankFigures& rank,
+void KeepFullest(const TrainingStep& step, const CountedStep& counted,
                  std::map<int64_t, StageFigures>& stages) {
+  const RankFigures& rank = counted.figures;
   const int axis = StageAxis(step);
   if (axis < 0) return;
   const int64_t stage = step.mesh.Coordinate(rank.rank)[axis];
   const auto [it, fresh] = stages.try_emplace(stage);
-  if (fresh || rank.memory.peak > it->second.peak) it->second = StageFiguresOf(step, stage, rank);
+  if (fresh || rank.memory.peak > it->second.peak) it->second = StageFiguresOf(stage, counted);
 }
 
 // The step on the rank that holds the most. `out` gets the ranks that were simulated to find it,
@@ -105,12 +107,12 @@ absl::StatusOr<SimulatedStep> SimulateFullest(const TrainingStep& step, Explanat
   const std::vector<int> candidates = fullest.candidates;
   std::map<int64_t, StageFigures> stages;
   out.simulated.push_back(0);
-  KeepFullest(step, fullest.counted.figures, stages);
+  KeepFullest(step, fullest.counted, stages);
   for (const int rank : candidates) {
     if (rank == 0) continue;
     out.simulated.push_back(rank);
     DT_ASSIGN_OR_RETURN(SimulatedStep one, SimulateStep(step, rank));
-    KeepFullest(step, one.counted.figures, stages);
+    KeepFullest(step, one.counted, stages);
     const int64_t most = fullest.counted.figures.memory.peak;
     if (one.counted.figures.memory.peak > most) fullest = std::move(one);
   }
@@ -141,19 +143,19 @@ absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
 
 double Explanation::step_seconds() const {
   if (stages.empty()) return SecondsOf(rank.phases());
-  double first = 0, slowest = 0, update = 0;
+  std::vector<StageSeconds> seconds;
+  double update = 0;
   for (const StageFigures& stage : stages) {
-    first += stage.micro_batch_seconds;
-    slowest = std::max(slowest, stage.micro_batch_seconds);
+    seconds.push_back(stage.micro_batch);
     update = std::max(update, stage.update_seconds);
   }
-  return first + static_cast<double>(micro_batches - 1) * slowest + update;
+  return PipelineSeconds(schedule, seconds, micro_batches) + update;
 }
 
 double Explanation::idle_share() const {
   double busiest = 0;
   for (const StageFigures& stage : stages) {
-    busiest = std::max(busiest, static_cast<double>(micro_batches) * stage.micro_batch_seconds +
+    busiest = std::max(busiest, static_cast<double>(micro_batches) * stage.micro_batch.all() +
                                     stage.update_seconds);
   }
   const double all = step_seconds();
@@ -163,6 +165,7 @@ double Explanation::idle_share() const {
 absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step) {
   Explanation out;
   out.micro_batches = step.micro_batches;
+  out.schedule = step.schedule;
   DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateFullest(step, out));
   out.rank = std::move(fullest.counted.figures);
   out.modules = Fold(out.rank.modules);

@@ -22,13 +22,8 @@
 //
 // The stages of a pipeline have unlike work, too: of each stage the fullest rank is simulated, and
 // `stages` says what it does. A simulated rank never waits for another stage. The time of the whole
-// step is estimated from the stages' times:
-//
-//   sum over s of t[s] + (n - 1) max over s of t[s] + max over s of u[s]
-//
-// with t[s] for forward and backward of one of n micro-batches on stage s, and u[s] for the update:
-// the first micro-batch passes all stages, and the others follow it at the pace of the slowest one
-// (1F1B as well as GPipe). It leaves out that a stage sends only when the next one takes it.
+// step is estimated from the stages' times: PipelineSeconds (pipeline_schedule.h), then the longest
+// update. It leaves out that moving activations takes time (their latency is in the stages' times).
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 
@@ -41,6 +36,7 @@
 #include "dtensor/parallel_plans/explain/placed_modules.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
 #include "dtensor/parallel_plans/explain/training_step.h"
+#include "dtensor/parallel_plans/pipeline_schedule.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/trace/figure_text.h"
 
@@ -58,7 +54,7 @@ struct StageFigures {
   int rank = 0;
   int64_t parameters = 0, peak = 0;       // bytes, as MemoryFigures
   int64_t received = 0, from_stages = 0;  // bytes in a step; the latter from ranks of other stages
-  double micro_batch_seconds = 0;         // forward and backward of one micro-batch
+  StageSeconds micro_batch;               // forward and backward of one micro-batch
   double update_seconds = 0;
 };
 
@@ -78,6 +74,7 @@ struct Explanation {
   // One for each stage, ascending; empty if the plan has no stages.
   std::vector<StageFigures> stages;
   int64_t micro_batches = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
 
   // The predicted time of the step: of the pipeline, as above, or of the fullest rank.
   double step_seconds() const;

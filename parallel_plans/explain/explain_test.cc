@@ -311,13 +311,36 @@ TEST(ExplainStep, SaysWhatEachStageOfAPipelineDoes) {
   const int fullest = first.peak > second.peak ? 0 : 2;
   EXPECT_EQ(explained->rank.rank, fullest);
   EXPECT_EQ(explained->rank.memory.peak, std::max(first.peak, second.peak));
-  const double a = first.micro_batch_seconds, b = second.micro_batch_seconds;
+  const double a = first.micro_batch.all(), b = second.micro_batch.all();
   EXPECT_GT(a, 0);
   EXPECT_GT(b, a);  // it has the head's product
   const double update = std::max(first.update_seconds, second.update_seconds);
   EXPECT_DOUBLE_EQ(explained->step_seconds(), a + b + 3 * b + update);
   EXPECT_NEAR(explained->idle_share(), a / explained->step_seconds(), 0.05);
-  EXPECT_THAT(explained->ToString(), HasSubstr("4 micro-batches through 2 stages"));
+  EXPECT_THAT(explained->ToString(), HasSubstr("4 micro-batches through 2 stages by 1f1b"));
+}
+
+// The same work, with the same bytes; less of the time is waited, and the last stage keeps more.
+TEST(ExplainStep, ShowsWhatZeroBubbleGains) {
+  TrainingStep step = SmallStep("pp=4", 4);
+  step.plan = PipelinePlan("pp", 4, 4);
+  step.micro_batches = 4;
+  const absl::StatusOr<Explanation> by_1f1b = ExplainStep(step);
+  step.schedule = PipelineSchedule::kZeroBubble;
+  const absl::StatusOr<Explanation> without = ExplainStep(step);
+  ASSERT_THAT(by_1f1b, IsOk());
+  ASSERT_THAT(without, IsOk());
+  for (size_t s = 0; s < 4; ++s) {
+    const StageFigures &before = by_1f1b->stages[s], &now = without->stages[s];
+    EXPECT_EQ(before.received, now.received) << s;
+    EXPECT_NEAR(before.micro_batch.all(), now.micro_batch.all(), 0.1 * now.micro_batch.all()) << s;
+    EXPECT_EQ(before.micro_batch.weights, 0);
+    EXPECT_EQ(now.micro_batch.weights > 0, s > 0);
+  }
+  EXPECT_GT(without->stages[3].peak, by_1f1b->stages[3].peak);
+  EXPECT_LT(without->step_seconds(), by_1f1b->step_seconds());
+  EXPECT_LT(without->idle_share(), by_1f1b->idle_share());
+  EXPECT_THAT(without->ToString(), HasSubstr("4 micro-batches through 4 stages by zero_bubble"));
 }
 
 // Each stage is simulated, however many there are.

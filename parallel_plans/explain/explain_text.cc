@@ -139,6 +139,7 @@ void AddStages(const Explanation& explanation, std::string& text) {
   absl::StrAppend(&text, "pipeline   ", SecondsText(explanation.step_seconds()), ": ", n,
                   n == 1 ? " micro-batch" : " micro-batches", " through ",
                   explanation.stages.size(), explanation.stages.size() == 1 ? " stage" : " stages",
+                  " by ", dtensor::ToString(explanation.schedule),
                   absl::StrFormat(", %.0f%% idle\n", 100 * explanation.idle_share()));
   absl::StrAppendFormat(&text, "  %5s %7s %11s %11s %11s %12s %11s %11s\n", "stage", "rank",
                         "parameters", "peak", "received", "from stages", "micro-batch", "update");
@@ -146,8 +147,7 @@ void AddStages(const Explanation& explanation, std::string& text) {
     absl::StrAppendFormat(&text, "  %5d %7d %11s %11s %11s %12s %11s %11s\n", stage.stage,
                           stage.rank, BytesText(stage.parameters), BytesText(stage.peak),
                           BytesText(stage.received), BytesText(stage.from_stages),
-                          SecondsText(stage.micro_batch_seconds),
-                          SecondsText(stage.update_seconds));
+                          SecondsText(stage.micro_batch.all()), SecondsText(stage.update_seconds));
   }
 }
 

@@ -63,6 +63,36 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
 
 int64_t LiveBytes(Context& context) { return context.device().memory().live_bytes; }
 
+// How long a simulated rank takes for each kind of work; 0 on a rank that really runs.
+class StepSeconds {
+ public:
+  explicit StepSeconds(Context& context) : clock_(context.simulated_clock()), before_(Now()) {}
+
+  void Begin(PipelineWork work) {
+    Account();
+    work_ = work;
+  }
+  StageSeconds OfOne(int64_t micro_batches) {
+    Account();
+    const auto n = static_cast<double>(micro_batches);
+    return {all_.forward / n, all_.inputs / n, all_.weights / n};
+  }
+
+ private:
+  double Now() const { return clock_ == nullptr ? 0 : clock_->time().total(); }
+  void Account() {
+    const double now = Now(), spent = now - std::exchange(before_, now);
+    const bool is_forward = work_ == PipelineWork::kForward;
+    const bool is_put_off = work_ == PipelineWork::kWeightGradients;
+    (is_forward ? all_.forward : is_put_off ? all_.weights : all_.inputs) += spent;
+  }
+
+  const SimulatedClock* const clock_;
+  double before_;
+  PipelineWork work_ = PipelineWork::kForward;
+  StageSeconds all_;
+};
+
 // Makes the steps of one rank.
 class Steps {
  public:
@@ -93,14 +123,19 @@ class Steps {
     // Backward of an earlier micro-batch adds gradients to what is alive.
     int64_t ahead = AheadOfBackward();
     const auto loss_of = [&](int64_t i) -> TensorOr {
-      begin(StepPhase::kForward);
       TensorOr loss = LossOf(i);
       if (ahead-- > 0) memory_.activations = LiveBytes(context_) - before;
-      begin(StepPhase::kBackward);
       return loss;
     };
-    DT_ASSIGN_OR_RETURN(DistributedTensor loss, RunPipeline(context_, step_.mesh, stage_axis_,
-                                                            step_.micro_batches, loss_of));
+    StepSeconds seconds(context_);
+    const auto on_step = [&](const PipelineStep& next) {
+      begin(next.work == PipelineWork::kForward ? StepPhase::kForward : StepPhase::kBackward);
+      seconds.Begin(next.work);
+    };
+    DT_ASSIGN_OR_RETURN(DistributedTensor loss,
+                        RunPipeline(context_, step_.mesh, stage_axis_, step_.micro_batches, loss_of,
+                                    {.schedule = step_.schedule, .on_step = on_step}));
+    micro_batch_ = seconds.OfOne(step_.micro_batches);
     begin(StepPhase::kUpdate);
     DT_RETURN_IF_ERROR(loss.Redistribute(Layout::Replicated(step_.mesh, 0)).status());
     loss = DistributedTensor();
@@ -124,6 +159,7 @@ class Steps {
     memory.peak = context_.device().memory().peak_bytes - empty_;
     return memory;
   }
+  const StageSeconds& micro_batch() const { return micro_batch_; }
   // Counts what stays allocated between two steps.
   void CountGathered() {
     memory_.gathered =
@@ -195,6 +231,7 @@ class Steps {
   std::vector<Inputs> inputs_;  // of each micro-batch
   std::string stage_axis_;      // empty: the plan has no stages
   MemoryFigures memory_;
+  StageSeconds micro_batch_;
 };
 
 }  // namespace
@@ -231,6 +268,7 @@ absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step
   CountedStep counted;
   counted.figures.rank = context.rank();
   counted.figures.memory = steps.memory();
+  counted.micro_batch = steps.micro_batch();
   DT_RETURN_IF_ERROR(steps.Saved(meter));
   counted.figures.peak_phase = meter.peak_phase();
   counted.figures.peak_module = meter.peak_module();

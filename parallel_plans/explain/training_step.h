@@ -16,6 +16,7 @@
 #include "dtensor/parallel_plans/explain/placed_modules.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/pipeline_schedule.h"
 #include "dtensor/redistribution/cost_model.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
@@ -49,7 +50,8 @@ struct TrainingStep {
   // (RunPipeline); if not, forward and backward of one come after those of the other, and gradients
   // add up.
   int64_t micro_batches = 1;
-  DType dtype = DType::kF32;  // of parameters and activations
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;  // of the stages
+  DType dtype = DType::kF32;                            // of parameters and activations
   // With 16-bit parameters it also keeps f32 masters.
   StepOptimizer optimizer = StepOptimizer::kAdamW;
   // The bound on the gradients' global norm. 0, or without an optimizer: no clipping.
@@ -63,6 +65,9 @@ struct TrainingStep {
 
 struct CountedStep {
   RankFigures figures;
+  // Of a simulated rank: how long it takes for one of the micro-batches, without waits for other
+  // stages. What is not put off is in `inputs`.
+  StageSeconds micro_batch;
   std::vector<ParameterFigures> parameters;
   std::vector<PlacedModule> placed;
 };

@@ -45,24 +45,28 @@ struct Program {
   std::string mesh, plan, pattern;
   int64_t batch = 4, sequence = 8, micro_batches = 1;
   bool by_pipeline = false;  // RunPipeline; else Backward of the sum of all losses
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  bool in_two_parts = false;  // BackwardForInputs, if it is no pipeline
   ParallelPlanOptions options = {.seed = 3, .allow_uneven = true};
   int64_t bucket_bytes = 0;
   LoraOptions lora = {.layers = {}};  // without layers: none
   bool muon = false;                  // steps the matrices
 
   std::string ToString() const {
-    return absl::StrCat(
-        "plan ", plan, " on ", mesh, ", ", pattern, "; layers ", config.layers, ", kv heads ",
-        config.kv_heads, ", experts ", config.experts, " of ", config.experts_per_token, ", dense ",
-        absl::StrJoin(config.dense_layers, ","), ", shared ", config.shared_hidden,
-        config.router_sums ? ", sums" : "",
-        config.router_score == RouterScore::kSigmoid ? ", sigmoid" : "", ", groups ",
-        config.expert_groups, ", ranks ", config.kv_lora_rank, " ", config.q_lora_rank,
-        ", rotated ", config.rotary_dim, ", scale ", config.attention_scale,
-        config.tie_embeddings ? ", tied" : "", "; batch ", batch, ", sequence ", sequence,
-        ", micro-batches ", micro_batches, by_pipeline ? " by 1F1B" : "",
-        "; recomputed: ", absl::StrJoin(options.recompute, " "),
-        "; adapters: ", absl::StrJoin(lora.layers, " "), muon ? "; Muon" : "");
+    return absl::StrCat("plan ", plan, " on ", mesh, ", ", pattern, "; layers ", config.layers,
+                        ", kv heads ", config.kv_heads, ", experts ", config.experts, " of ",
+                        config.experts_per_token, ", dense ",
+                        absl::StrJoin(config.dense_layers, ","), ", shared ", config.shared_hidden,
+                        config.router_sums ? ", sums" : "",
+                        config.router_score == RouterScore::kSigmoid ? ", sigmoid" : "",
+                        ", groups ", config.expert_groups, ", ranks ", config.kv_lora_rank, " ",
+                        config.q_lora_rank, ", rotated ", config.rotary_dim, ", scale ",
+                        config.attention_scale, config.tie_embeddings ? ", tied" : "", "; batch ",
+                        batch, ", sequence ", sequence, ", micro-batches ", micro_batches,
+                        by_pipeline ? absl::StrCat(" by ", ::dtensor::ToString(schedule)) : "",
+                        in_two_parts ? " in two parts" : "",
+                        "; recomputed: ", absl::StrJoin(options.recompute, " "),
+                        "; adapters: ", absl::StrJoin(lora.layers, " "), muon ? "; Muon" : "");
   }
 };
 
@@ -150,6 +154,8 @@ void ChoosePlan(TestRandom& choices, Program& program) {
     if (is_hsdp) groups.emplace_back(";dp=outer*inner");
     names.emplace_back(name);
     program.by_pipeline = program.by_pipeline || (is_pp && choices.Coin());
+    if (choices.Coin()) program.schedule = PipelineSchedule::kZeroBubble;
+    program.in_two_parts = choices.Coin();
   }
   program.mesh =
       axes.empty() ? "tp=1" : absl::StrCat(absl::StrJoin(axes, ","), absl::StrJoin(groups, ""));
@@ -201,7 +207,7 @@ Program RandomProgram(uint32_t seed) {
 Program OnOneRank(Program program) {
   program.mesh = "tp=1";
   program.plan = "none";
-  program.by_pipeline = false;
+  program.by_pipeline = program.in_two_parts = false;
   program.options = {.seed = 3};
   return program;
 }
@@ -299,19 +305,24 @@ class RankRun {
   }
 
   TensorOr LossAndGradients() {
-    const BackwardOptions options = {.bucket_bytes = program_.bucket_bytes};
     TensorOr total;
     if (program_.by_pipeline) {
-      total = RunPipeline(
-          context_, mesh_, "pp", program_.micro_batches, [&](int64_t micro) { return Loss(micro); },
-          options);
+      total = RunPipeline(context_, mesh_, "pp", program_.micro_batches,
+                          [&](int64_t micro) { return Loss(micro); },
+                          {.schedule = program_.schedule, .bucket_bytes = program_.bucket_bytes});
       DT_RETURN_IF_ERROR(total.status());
     } else {
       for (int64_t i = 0; i < program_.micro_batches; ++i) {
         total = i == 0 ? Loss(i) : Add(total, Loss(i));
       }
       DT_RETURN_IF_ERROR(total.status());
-      DT_RETURN_IF_ERROR(Backward(total, options));
+      const BackwardOptions options = {.bucket_bytes = program_.bucket_bytes};
+      if (program_.in_two_parts) {
+        DT_ASSIGN_OR_RETURN(DeferredGradients deferred, BackwardForInputs(total, options));
+        DT_RETURN_IF_ERROR(deferred.Finish());
+      } else {
+        DT_RETURN_IF_ERROR(Backward(total, options));
+      }
     }
     if (sums_.defined()) {
       DT_ASSIGN_OR_RETURN(outcome_.sums, Everywhere(std::exchange(sums_, DistributedTensor())));

@@ -1,6 +1,7 @@
 // Stage: pipelines train as one rank does, and keep and move what their stages need.
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -37,6 +38,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
+// Backward of the sum of all losses, and RunPipeline.
+const std::optional<PipelineSchedule> kSchedules[] = {std::nullopt, PipelineSchedule::k1F1B,
+                                                      PipelineSchedule::kZeroBubble};
+std::string ToString(const std::optional<PipelineSchedule>& schedule) {
+  return schedule ? std::string(ToString(*schedule)) : "one backward";
+}
+
 constexpr int64_t kBatch = 4, kSequence = 8, kMicroBatches = 3;
 
 constexpr char kTwoStages[] = R"({"model.embed_tokens", Stage("pp", 0)}
@@ -49,8 +57,9 @@ struct Case {
   std::string mesh, plan;
   std::vector<std::string> recompute = {};
   bool tied = false;
-  bool one_forward_one_backward = false;  // else Backward of the sum of all losses
-  bool mixtures = false;                  // whose balancing loss is a part of the loss
+  // Unset: Backward of the sum of all losses.
+  std::optional<PipelineSchedule> schedule = std::nullopt;
+  bool mixtures = false;  // whose balancing loss is a part of the loss
 };
 
 struct Outcome {
@@ -101,8 +110,9 @@ TensorOr Loss(Context& context, const DeviceMesh& mesh, Module& model, int64_t m
 // The mean loss, after Backward.
 TensorOr LossAndGradients(Context& context, const DeviceMesh& mesh, Module& model, const Case& c) {
   const auto loss = [&](int64_t micro) { return Loss(context, mesh, model, micro); };
-  if (c.one_forward_one_backward) {
-    return RunPipeline(context, mesh, "pp", kMicroBatches, loss, {.bucket_bytes = 1 << 10});
+  if (c.schedule.has_value()) {
+    return RunPipeline(context, mesh, "pp", kMicroBatches, loss,
+                       {.schedule = *c.schedule, .bucket_bytes = 1 << 10});
   }
   TensorOr total = loss(0);
   for (int64_t micro = 1; micro < kMicroBatches; ++micro) total = Add(total, loss(micro));
@@ -202,17 +212,22 @@ TEST(Stages, TrainAsOneRankDoes) {
          absl::StrCat(ContextParallelPlan("cp", "zigzag").ToString(), "\n", kTwoStages)}};
     for (Case c : cases) {
       if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;
-      for (const bool in_turns : {false, true}) {
-        if (in_turns && c.plan == dp + inside) continue;  // RunPipeline fails there
+      Outcome in_turns;
+      for (const auto& schedule : kSchedules) {
+        if (schedule && c.plan == dp + inside) continue;  // RunPipeline fails there
         c.tied = is_tied;
-        c.one_forward_one_backward = in_turns;
-        const std::string what = absl::StrCat(is_tied ? "tied, on " : "on ", c.mesh,
-                                              in_turns ? ", 1F1B\n" : "\n", c.plan);
-        const Outcome run = RunCase(c);
+        c.schedule = schedule;
+        const std::string what = absl::StrCat(is_tied ? "tied, on " : "on ", c.mesh, ", ",
+                                              ToString(schedule), "\n", c.plan);
+        Outcome run = RunCase(c);
         EXPECT_LE(RelativeRms(run.losses, one.losses), 1e-10) << what;
         EXPECT_LE(RelativeRms(run.norms, one.norms), 1e-9) << what;
         ExpectSame(run.gradients, one.gradients, "gradient " + what);
         ExpectSame(run.weights, one.weights, "weight " + what);
+        if (schedule == PipelineSchedule::k1F1B) in_turns = run;
+        if (schedule == PipelineSchedule::kZeroBubble) {
+          EXPECT_EQ(ValueFields(run), ValueFields(in_turns)) << what;
+        }
       }
     }
   }
@@ -240,9 +255,9 @@ TEST(Stages, BalanceTheExpertsOfAllStages) {
                                   {"pp=4,ep=2", ep + four}}) {
     if (!SuiteHasRanks(DeviceMesh::Parse(c.mesh)->size())) continue;
     c.mixtures = true;
-    for (const bool in_turns : {false, true}) {
-      c.one_forward_one_backward = in_turns;
-      const std::string what = absl::StrCat(c.mesh, in_turns ? ", 1F1B\n" : "\n", c.plan);
+    for (const auto& schedule : kSchedules) {
+      c.schedule = schedule;
+      const std::string what = absl::StrCat(c.mesh, ", ", ToString(schedule), "\n", c.plan);
       const Outcome run = RunCase(c);
       EXPECT_LE(RelativeRms(run.losses, one.losses), 1e-10) << what;
       ExpectSame(run.gradients, one.gradients, "gradient " + what);

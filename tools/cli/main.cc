@@ -124,8 +124,11 @@ void DeclareStep(CLI::App& app, ExplainFlags& step) {
           "zigzag|ring|striped|double_ring|ulysses|ulysses+ring|ulysses+zigzag|ulysses+striped")
       ->capture_default_str();
   app.add_option("--micro-batches", step.micro_batches,
-                 "parts of the batch, which go through a pipeline (1F1B), or are computed one "
-                 "after the other")
+                 "parts of the batch, which go through a pipeline, or are computed one after the "
+                 "other")
+      ->capture_default_str();
+  app.add_option("--schedule", step.schedule, "of a pipeline (docs/pipelines.md)")
+      ->type_name("1f1b|zero_bubble")
       ->capture_default_str();
   app.add_flag("--allow-uneven", step.allow_uneven, "sizes need not divide");
   app.add_option("--memory", step.memory, "that a rank has, as 80GiB: is it enough?")

@@ -109,7 +109,9 @@ Json StageJson(const StageFigures& stage) {
           {"peak", stage.peak},
           {"received_bytes", stage.received},
           {"received_from_stages_bytes", stage.from_stages},
-          {"micro_batch_seconds", stage.micro_batch_seconds},
+          {"micro_batch_seconds", stage.micro_batch.all()},
+          {"forward_seconds", stage.micro_batch.forward},
+          {"put_off_seconds", stage.micro_batch.weights},
           {"update_seconds", stage.update_seconds}};
 }
 

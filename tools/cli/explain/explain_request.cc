@@ -127,6 +127,9 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
   step.mesh = *std::move(mesh);
   DT_RETURN_IF_ERROR(
       ReadSizes(usual_sizes ? WithUsualSizes(flags, step.mesh, config) : flags, step.mesh, step));
+  const absl::StatusOr<PipelineSchedule> schedule = ParsePipelineSchedule(flags.schedule);
+  if (!schedule.ok()) return AboutFlag("--schedule", schedule.status());
+  step.schedule = *schedule;
   DT_ASSIGN_OR_RETURN(step.dtype, ParseFloat(flags.dtype));
   DT_ASSIGN_OR_RETURN(step.optimizer, ParseOptimizer(flags.optimizer));
   DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links, {step.mesh}));

@@ -20,6 +20,7 @@ struct ExplainFlags {
                                  compare;
   std::optional<int64_t> batch, sequence, memory;
   int64_t micro_batches = 1;
+  std::string schedule = "1f1b";
   std::vector<std::string> recompute;
   bool allow_uneven = false;
   bool picture = false;  // of model
