@@ -25,6 +25,7 @@ refuses "the axes are dp, ep, cp, pp and tp" "${small[@]}" --mesh=xp=2
 refuses "the model has none" "${small[@]}" --mesh=ep=2
 refuses "the model has 1 blocks" "${small[@]}" --mesh=pp=2
 refuses "--micro-batches: 3 do not divide" --seq=16 --text="$text" --batch=8 --micro-batches=3
+refuses "--schedule: there is no schedule 'gpipe'; take 1f1b or zero_bubble" --text="$text" --schedule=gpipe
 refuses "2 sequences of each of --micro-batches" --seq=16 --text="$text" --batch=8 --micro-batches=4 --mesh=dp=4
 refuses "take zigzag, ring" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
 refuses "did you mean zigzag?" "${small[@]}" --mesh=cp=2 --cp-pattern=zigzg
@@ -110,6 +111,7 @@ for data in "" dp+ zero1+ zero2+ fsdp+ hsdp+; do
 done
 same --mesh=cp=2 --plan=cp --cp-pattern=ring
 same --mesh=pp=2 --micro-batches=4
+same --mesh=pp=2,tp=2 --micro-batches=4 --schedule=zero_bubble
 same --mesh=dp=2,pp=2,tp=2 --plan=fsdp+pp+tp+sp --micro-batches=2 --recompute='model.layers.*'
 same --mesh=dp=2 --micro-batches=2
 same --mesh=ep=2,tp=2 --experts=4
