@@ -141,7 +141,10 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   // Without stages nothing is put off.
   const int64_t first_deferred = axis.empty() ? micro_batches : stages - 1 - stage;
   Steps steps(context, first_deferred, micro_batches, loss, options);
-  for (const PipelineStep& step : PipelineSteps(options.schedule, stage, stages, micro_batches)) {
+  // Without staging, peers read this rank's memory, and need no call of it.
+  const bool sends_wait = context.communicator().staging_bytes() > 0;
+  for (const PipelineStep& step :
+       PipelineSteps(options.schedule, stage, stages, micro_batches, sends_wait)) {
     const absl::Status status = steps.Run(step);
     if (status.ok()) continue;
     // A refusal of the first micro-batch meets all ranks while none waits for another; what they

@@ -39,7 +39,8 @@ namespace DTENSOR_EXPORT dtensor {
 struct PipelineOptions {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t bucket_bytes = 0;  // as BackwardOptions::bucket_bytes, for the last micro-batch alone
-  // Is called before each step of this rank, in the order of PipelineSteps(). Null: nothing is.
+  // Is called before each step of this rank, in the order of PipelineSteps(), with `sends_wait`
+  // where ranks do not read each other's memory (Communicator::staging_bytes). Null: nothing is.
   std::function<void(const PipelineStep& step)> on_step = nullptr;
 };
 

@@ -108,7 +108,7 @@ int64_t MicroBatchesInFlight(int64_t stage, int64_t stages, int64_t micro_batche
 }
 
 std::vector<PipelineStep> PipelineSteps(PipelineSchedule schedule, int64_t stage, int64_t stages,
-                                        int64_t micro_batches) {
+                                        int64_t micro_batches, bool sends_wait) {
   const int64_t ahead =
       std::max<int64_t>(MicroBatchesInFlight(stage, stages, micro_batches) - 1, 0);
   // Nobody waits for what the first stage computes backward.
@@ -118,9 +118,11 @@ std::vector<PipelineStep> PipelineSteps(PipelineSchedule schedule, int64_t stage
     });
   }
   std::vector<PipelineStep> steps =
-      InTurn(ahead, micro_batches, [stage](std::vector<PipelineStep>& steps, int64_t i) {
+      InTurn(ahead, micro_batches, [=](std::vector<PipelineStep>& steps, int64_t i) {
+        const PipelineStep weights = {PipelineWork::kWeightGradients, i - stage};
+        if (sends_wait && i >= stage) steps.push_back(weights);
         steps.push_back({PipelineWork::kInputGradients, i});
-        if (i >= stage) steps.push_back({PipelineWork::kWeightGradients, i - stage});
+        if (!sends_wait && i >= stage) steps.push_back(weights);
       });
   for (int64_t i = std::max<int64_t>(micro_batches - stage, 0); i < micro_batches; ++i) {
     steps.push_back({PipelineWork::kWeightGradients, i});

@@ -44,9 +44,13 @@ struct PipelineStep {
   friend bool operator==(const PipelineStep&, const PipelineStep&) = default;
 };
 
-// What stage `stage` of `stages` does, in order. Requires: 0 <= stage < stages, micro_batches >= 0.
+// What stage `stage` of `stages` does, in order. `sends_wait`: a rank that sends waits until its
+// peers receive. Then the gradients of weights come behind a forward, in place of a backward, after
+// which the next stage wants an activation: otherwise a zero-bubble schedule would be slower than
+// 1F1B. (With equal times a stage then waits 2 (s - 1) of them, in place of s - 1.) Requires:
+// 0 <= stage < stages, micro_batches >= 0.
 std::vector<PipelineStep> PipelineSteps(PipelineSchedule schedule, int64_t stage, int64_t stages,
-                                        int64_t micro_batches);
+                                        int64_t micro_batches, bool sends_wait = false);
 // "F0 F1 I0 F2 I1 W0"
 std::string ToString(absl::Span<const PipelineStep> steps);
 

@@ -35,6 +35,12 @@ TEST(PipelineSteps, AreThoseOfZeroBubble) {
   EXPECT_EQ(Steps(kSchedule, 3, 4, 2), "F0 I0 F1 I1 W0 W1");
   EXPECT_EQ(Steps(kSchedule, 0, 1, 2), "F0 B0 F1 B1");
   EXPECT_EQ(Steps(kSchedule, 2, 3, 0), "");
+  const auto waiting = [](int64_t stage) {
+    return ToString(PipelineSteps(kSchedule, stage, 3, 4, /*sends_wait=*/true));
+  };
+  EXPECT_EQ(waiting(0), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(waiting(1), "F0 F1 I0 F2 W0 I1 F3 W1 I2 W2 I3 W3");
+  EXPECT_EQ(waiting(2), "F0 I0 F1 I1 F2 W0 I2 F3 W1 I3 W2 W3");
 }
 
 // All micro-batches once, in order, in each kind of work; forward and the gradients of activations
@@ -43,10 +49,12 @@ TEST(PipelineSteps, AreThoseOfZeroBubble) {
 TEST(PipelineSteps, ZeroBubbleIs1F1BWithTheGradientsOfWeightsPutOff) {
   for (int64_t stages = 1; stages <= 6; ++stages) {
     for (int64_t stage = 0; stage < stages; ++stage) {
-      for (int64_t n = 0; n <= 9; ++n) {
+      for (int64_t i = 0; i < 20; ++i) {
+        const int64_t n = i / 2;
         std::vector<PipelineStep> others;
         int64_t forward = 0, inputs = 0, weights = 0;
-        for (PipelineStep step : PipelineSteps(PipelineSchedule::kZeroBubble, stage, stages, n)) {
+        for (PipelineStep step : PipelineSteps(PipelineSchedule::kZeroBubble, stage, stages, n,
+                                               /*sends_wait=*/i % 2 == 1)) {
           const bool both = step.work == PipelineWork::kBackward;
           EXPECT_EQ(both, both && stage == 0);
           if (step.work == PipelineWork::kForward) {
