@@ -57,6 +57,22 @@ TEST(CheckOp, FindsALinearityThatIsNone) {
   EXPECT_THAT(Checked(op), StatusIs(kInternal, HasSubstr("P(sum")));
 }
 
+// Its backward reads both operands whatever is wanted.
+TEST(CheckOp, FindsAGradientThatReadsMoreThanItSays) {
+  OpDef op = kWeightedSum;
+  op.separate_gradients = {OpDef::kAlone | 0b11, OpDef::kAlone | 0b11};
+  DT_EXPECT_OK(Checked(op));
+  op.separate_gradients = {OpDef::kAlone | 0b10, OpDef::kAlone | 0b11};
+  EXPECT_THAT(Checked(op), StatusIs(kInternal, HasSubstr("read operand 0")));
+  op.separate_gradients = {OpDef::kAlone | 0b11, OpDef::kAlone | 0b01};
+  EXPECT_THAT(Checked(op), StatusIs(kInternal, HasSubstr("read operand 1")));
+  op.separate_gradients = {0b10};  // says nothing
+  EXPECT_THAT(Checked(op), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("separate_gradients[0] is no OpDef::kAlone")));
+  op.separate_gradients = {OpDef::kAlone | 0b100};
+  EXPECT_FALSE(Checked(op).ok());
+}
+
 TEST(CheckOp, FindsABackwardThatReadsWhatIsNotSaved) {
   OpDef op = kWeightedSum;
   op.saved_operands = 0b01;

@@ -209,6 +209,7 @@ TEST_P(OpGradientTest, AgreesWithFiniteDifferences) {
   if (!c.op->differentiable() || c.op == &internal::OpNamed("Cast"))
     GTEST_SKIP() << "steps have no slope";
   DT_EXPECT_OK(CheckGradients(c));
+  DT_EXPECT_OK(CheckSeparateGradients(c));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, OpGradientTest,

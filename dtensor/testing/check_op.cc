@@ -292,7 +292,40 @@ absl::Status CheckGradient(Context& context, const OpCase& c, const std::vector<
   return absl::OkStatus();
 }
 
+// The gradient of operand i, if no other is wanted.
+absl::StatusOr<std::vector<double>> GradientAlone(Context& context, const OpCase& c, size_t i,
+                                                  uint64_t seed, bool in_two_parts) {
+  std::vector<Layout> layouts;
+  for (const auto& operand : c.operands) {
+    layouts.push_back(Layout::Replicated(DeviceMesh(), static_cast<int>(operand.shape.size())));
+  }
+  DT_ASSIGN_OR_RETURN(auto operands, MakeOperands(context, c, DType::kF64, layouts, seed, true));
+  for (size_t j = 0; j < operands.size(); ++j) {
+    if (j != i) DT_RETURN_IF_ERROR(operands[j].set_requires_grad(false));
+  }
+  DT_ASSIGN_OR_RETURN(const OpOutcome out,
+                      Evaluate(context, c, operands, seed, Gradients::kWhole, in_two_parts));
+  return out.gradients[i];
+}
+
 }  // namespace
+
+absl::Status CheckSeparateGradients(const OpCase& c) {
+  constexpr uint64_t kSeed = 7;
+  const auto& separate = c.op->separate_gradients;
+  const auto check = [&](Context& context) -> absl::Status {
+    for (size_t i = 0; i < std::min(separate.size(), c.operands.size()); ++i) {
+      if (separate[i] == 0 || !c.operands[i].is_float()) continue;
+      DT_ASSIGN_OR_RETURN(const auto whole, GradientAlone(context, c, i, kSeed, false));
+      DT_ASSIGN_OR_RETURN(const auto parts, GradientAlone(context, c, i, kSeed, true));
+      if (whole == parts) continue;
+      return absl::InternalError(
+          absl::StrCat("the gradient of operand ", i, " is another if it is computed by itself"));
+    }
+    return absl::OkStatus();
+  };
+  return c.used_results == 0 ? absl::OkStatus() : In(c, "", RunRanks(1, check));
+}
 
 absl::Status CheckGradients(const OpCase& c) {
   constexpr uint64_t kSeed = 7;
@@ -334,6 +367,7 @@ absl::Status CheckDrawnLayouts(const OpCase& c, const CheckOpOptions& options) {
 
 absl::Status CheckOp(const OpCase& c, const CheckOpOptions& options) {
   DT_RETURN_IF_ERROR(CheckGradients(c));
+  DT_RETURN_IF_ERROR(CheckSeparateGradients(c));
   DT_RETURN_IF_ERROR(CheckAssignments(c, options));
   DT_RETURN_IF_ERROR(CheckDrawnLayouts(c, options));
   CheckOpOptions late = options;

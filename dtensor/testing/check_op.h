@@ -34,6 +34,9 @@ absl::Status CheckOp(const OpCase& c, const CheckOpOptions& options = {});
 // Gradients agree with central differences on one rank, in f64. Nothing to do for an operator that
 // is not differentiable.
 absl::Status CheckGradients(const OpCase& c);
+// Gradients that the operator computes by themselves (OpDef::separate_gradients) read no more than
+// it says, and have the same bits as together with others. On one rank, in f64.
+absl::Status CheckSeparateGradients(const OpCase& c);
 // In every assignment of placements that the rule allows (op_assignments.h) nothing moves, results
 // and gradients lie where the rule says, and they are those of one rank, also where gradients
 // arrive Partial.
