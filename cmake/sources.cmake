@@ -166,6 +166,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/tape.cc
   dtensor/tensor/tape_deferred.cc
   dtensor/tensor/tape_reductions.cc
+  dtensor/tensor/tape_visit.cc
   dtensor/tensor/tape_walk.cc
   dtensor/tensor/tensor_impl.cc
   dtensor/tensor/tensor_redistribution.cc
