@@ -45,10 +45,10 @@ struct PipelineStep {
 };
 
 // What stage `stage` of `stages` does, in order. `sends_wait`: a rank that sends waits until its
-// peers receive. Then the gradients of weights come behind a forward, in place of a backward, after
-// which the next stage wants an activation: otherwise a zero-bubble schedule would be slower than
-// 1F1B. (With equal times a stage then waits 2 (s - 1) of them, in place of s - 1.) Requires:
-// 0 <= stage < stages, micro_batches >= 0.
+// peers receive. Then gradients of weights come behind a forward, and not behind a backward, where
+// this rank's neighbours wait for it to receive: that would make zero bubble slower than 1F1B. (If
+// F, I and W take equally long, a stage then waits 2 (s - 1) times that, not s - 1 times.)
+// Requires: 0 <= stage < stages, micro_batches >= 0.
 std::vector<PipelineStep> PipelineSteps(PipelineSchedule schedule, int64_t stage, int64_t stages,
                                         int64_t micro_batches, bool sends_wait = false);
 // "F0 F1 I0 F2 I1 W0"

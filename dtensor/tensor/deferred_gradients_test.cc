@@ -1,7 +1,6 @@
 // BackwardForInputs and Finish: together they are Backward, bit for bit, wherever the gradients of
 // weights are put off.
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

@@ -22,8 +22,9 @@
 //
 // The stages of a pipeline have unlike work, too: of each stage the fullest rank is simulated, and
 // `stages` says what it does. A simulated rank never waits for another stage. The time of the whole
-// step is estimated from the stages' times: PipelineSeconds (pipeline_schedule.h), then the longest
-// update. It leaves out that moving activations takes time (their latency is in the stages' times).
+// step is estimated from the stages' times, in which what a stage receives has its share:
+// PipelineSeconds (pipeline_schedule.h), then the longest update. No stage waits until another one
+// receives, as on one host.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 
