@@ -26,6 +26,7 @@ refuses "the model has none" "${small[@]}" --mesh=ep=2
 refuses "the model has 1 blocks" "${small[@]}" --mesh=pp=2
 refuses "--micro-batches: 3 do not divide" --seq=16 --text="$text" --batch=8 --micro-batches=3
 refuses '--schedule: there is no "gpipe"; take 1f1b or zero_bubble' --text="$text" --schedule=gpipe
+refuses '--schedule: ["dp"=2] has no axis pp; add one to --mesh' "${small[@]}" --mesh=dp=2 --schedule=zero_bubble
 refuses "2 sequences of each of --micro-batches" --seq=16 --text="$text" --batch=8 --micro-batches=4 --mesh=dp=4
 refuses "take zigzag, ring" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
 refuses "did you mean zigzag?" "${small[@]}" --mesh=cp=2 --cp-pattern=zigzg

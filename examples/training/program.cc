@@ -172,6 +172,10 @@ absl::Status ReadRest(ProgramFlags& flags) {
   const absl::StatusOr<PipelineSchedule> schedule = ParsePipelineSchedule(flags.schedule);
   if (!schedule.ok()) return InvalidArgument({"--schedule: ", schedule.status().message()});
   flags.config.schedule = *schedule;
+  if (*schedule != PipelineSchedule::k1F1B && !flags.config.mesh.Find("pp").ok()) {
+    return InvalidArgument({"--schedule: ", flags.config.mesh.ToString(), " has no axis pp; add ",
+                            "one to --mesh, as in pp=2, or leave the flag out"});
+  }
   if (flags.device != "cpu" && flags.device != "cuda") {
     return InvalidArgument({"--device: take cpu or cuda, not ", flags.device});
   }
