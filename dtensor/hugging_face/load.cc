@@ -107,7 +107,11 @@ class Matcher {
     const std::vector<std::string> passed_over = SecondTokenLayers(folder_);
     for (const auto& [name, tensor] : folder_.tensors()) {
       if (options.allow_others || used_.contains(name) || IsPassedOver(name)) continue;
-      const auto begins = [&](absl::string_view path) { return absl::StartsWith(name, path); };
+      // Not `name` itself: clang before 16 captures no structured binding.
+      const absl::string_view called = name;
+      const auto begins = [called](absl::string_view path) {
+        return absl::StartsWith(called, path);
+      };
       if (absl::c_any_of(passed_over, begins)) continue;
       return InvalidArgument({who_, "'", tensor.file->path(), "' has a tensor ",
                               absl::string_view(name), ", which the model lacks; ",
