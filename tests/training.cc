@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
+#include "dtensor/nn/optim/muon.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/doubles.h"
@@ -122,6 +123,22 @@ TensorOr StepTokens(Context& context, const DeviceMesh& mesh, const Dims& shape,
     tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * factor % below);
   }
   return Distribute<int32_t>(context, Layout::Replicated(mesh, 2), shape, tokens);
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> AdamWOrMuon(
+    const std::vector<DistributedTensor>& parameters, bool muon) {
+  MuonGroup matrices;
+  AdamWGroup others;
+  for (const DistributedTensor& parameter : parameters) {
+    const bool is_matrix = muon && parameter.ndim() > 1;
+    (is_matrix ? matrices.parameters : others.parameters).push_back(parameter);
+  }
+  if (!muon) {
+    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({others}));
+    return std::make_unique<AdamW>(std::move(adamw));
+  }
+  DT_ASSIGN_OR_RETURN(Muon made, Muon::Create({matrices}, {others}));
+  return std::make_unique<Muon>(std::move(made));
 }
 
 absl::StatusOr<Trained> Train(const TrainingRun& run) {

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/nn/optim/optimizer.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
@@ -61,6 +63,10 @@ inline auto ValueFields(Trained& t) {
   return std::tie(t.losses, t.norms, t.first_values, t.first_gradients, t.parameters, t.layouts,
                   t.traffic);
 }
+
+// AdamW of all, or Muon of those that are matrices (or stacks of them) and AdamW of the others.
+absl::StatusOr<std::unique_ptr<Optimizer>> AdamWOrMuon(
+    const std::vector<DistributedTensor>& parameters, bool muon);
 
 // Forward, backward, clipping and AdamW, `run.steps` times on one batch. Errors: what the library
 // refuses; kInternal when two ranks end with unlike numbers; kUnimplemented where the suite has no

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/optimizer.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/fully_shard.h"
@@ -27,11 +27,12 @@ class RankRun {
 
   absl::StatusOr<ModelOutcome> Run() {
     DT_RETURN_IF_ERROR(Prepare());
-    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(model_->Parameters(), {}));
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                        AdamWOrMuon(model_->Parameters(), run_.muon));
     for (int step = 0; step < std::max(run_.steps, 1); ++step) {
       DT_RETURN_IF_ERROR(Step(step));
-      if (run_.steps > 0) DT_RETURN_IF_ERROR(adamw.Step(0.05));
-      adamw.ClearGradients();
+      if (run_.steps > 0) DT_RETURN_IF_ERROR(optimizer->Step(0.05));
+      optimizer->ClearGradients();
     }
     DT_RETURN_IF_ERROR(ReadAll(/*gradients=*/false, outcome_.weights));
     return std::move(outcome_);
@@ -44,6 +45,7 @@ class RankRun {
     model_->SetTraining(run_.training);
     model_->VisitParameters([](const std::string&, Parameter& parameter) {
       if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(0.5);
+      if (parameter.is_adapter) parameter.init = ParameterInit::Normal(0.3);  // no 0
     });
     DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse(run_.mesh));
     DT_ASSIGN_OR_RETURN(

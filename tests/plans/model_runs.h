@@ -49,7 +49,8 @@ struct ModelRun {
   bool sequence_parallel = true, recompute = false, training = true, uneven = false;
   int fully_shard = 3;
   DType dtype = DType::kF64;
-  int steps = 0;  // of AdamW; 0: backward once
+  int steps = 0;      // of the optimizer; 0: backward once
+  bool muon = false;  // for matrices; else AdamW
   int64_t sequence = 8;
 };
 

@@ -1,7 +1,7 @@
-// GPT-2, BERT and a Transformer with latent attention under plans: results, gradients and weights
-// after five steps of AdamW are those of one rank on every mesh, with dropout, recomputed and fully
-// sharded. Forward moves what Megatron's counts say, although queries, keys and values come from
-// one weight.
+// GPT-2, BERT, and Transformers with latent attention and with adapters, under plans: results,
+// gradients and weights after steps of AdamW or Muon are those of one rank on every mesh, with
+// dropout, recomputed and fully sharded. Forward moves what Megatron's counts say, although
+// queries, keys and values come from one weight.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/testing/suite_ranks.h"
@@ -63,6 +64,23 @@ TestedModel TestedLatent() {
   config.init_stddev = 0.3;
   return Tested<Transformer>(config, "model.layers.*");
 }
+// Of which the adapters train alone.
+TestedModel TestedAdapted() {
+  TransformerConfig config;
+  config.vocab = 13, config.dim = 16, config.layers = 2, config.hidden = 24;
+  config.heads = 8, config.kv_heads = 4, config.qkv_bias = true;
+  config.init_stddev = 0.3;
+  TestedModel tested = Tested<Transformer>(config, "model.layers.*");
+  tested.make = [config] {
+    auto model = std::make_unique<Transformer>(config);
+    DT_EXPECT_OK(AddLora(
+        *model, {.rank = 3,
+                 .dropout = 0.2,
+                 .layers = {"q_proj", "v_proj", "o_proj", "gate_proj", "down_proj", "lm_head"}}));
+    return model;
+  };
+  return tested;
+}
 
 class Models : public ::testing::TestWithParam<TestedModel (*)()> {
  protected:
@@ -71,7 +89,8 @@ class Models : public ::testing::TestWithParam<TestedModel (*)()> {
     ModelRun one = run;
     one.mesh = "tp=1";
     one.sequence_parallel = one.recompute = one.uneven = false;
-    ModelOutcome& outcome = references_[{run.steps, run.training, run.sequence, run.dtype}];
+    ModelOutcome& outcome =
+        references_[{run.steps, run.muon, run.training, run.sequence, run.dtype}];
     if (outcome.results.empty()) {
       auto made = RunModel(tested_, one);
       DT_EXPECT_OK(made);
@@ -90,12 +109,12 @@ class Models : public ::testing::TestWithParam<TestedModel (*)()> {
   }
 
   const TestedModel tested_ = GetParam()();
-  std::map<std::tuple<int, bool, int64_t, DType>, ModelOutcome> references_;
+  std::map<std::tuple<int, bool, bool, int64_t, DType>, ModelOutcome> references_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Models,
                          ::testing::Values([] { return TestedGpt2(); }, [] { return TestedBert(); },
-                                           TestedLatent));
+                                           TestedLatent, TestedAdapted));
 
 TEST_P(Models, AreThoseOfOneRankOnEveryMesh) {
   for (const std::string mesh : {"tp=1,dp=1", "tp=2", "tp=4", "dp=2,tp=2"}) {
@@ -122,6 +141,14 @@ TEST_P(Models, AreThoseOfOneRankFullySharded) {
   }
   ExpectAsOnOneRank({.mesh = "fsdp=3", .uneven = true, .steps = 5});
   ExpectAsOnOneRank({.mesh = "dp=2,fsdp=2,tp=2", .recompute = true});
+}
+
+// Each matrix whole on one rank, however it is sharded.
+TEST_P(Models, AreThoseOfOneRankByMuon) {
+  for (const std::string mesh : {"tp=4", "dp=2,tp=2", "fsdp=2,tp=2", "fsdp=2"}) {
+    ExpectAsOnOneRank({.mesh = mesh, .steps = 2, .muon = true});
+  }
+  ExpectAsOnOneRank({.mesh = "fsdp=3", .uneven = true, .steps = 2, .muon = true});
 }
 
 TEST_P(Models, DropOutTheSameWhereTheyRunAgain) {

@@ -18,8 +18,7 @@
 #include "dtensor/nn/balancing.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/lora.h"
-#include "dtensor/nn/optim/adamw.h"
-#include "dtensor/nn/optim/muon.h"
+#include "dtensor/nn/optim/optimizer.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
@@ -31,6 +30,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -236,7 +236,8 @@ class RankRun {
     if (!program_.lora.layers.empty()) DT_RETURN_IF_ERROR(AddAdapters());
     DT_RETURN_IF_ERROR(plan.Apply(model_, context_, mesh_, program_.options));
     const std::vector<DistributedTensor> parameters = model_.Parameters();
-    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer, MakeOptimizer(parameters));
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                        AdamWOrMuon(parameters, program_.muon));
     for (int step = 0; step < 3; ++step) {
       DT_ASSIGN_OR_RETURN(const DistributedTensor loss, LossAndGradients());
       DT_ASSIGN_OR_RETURN(const std::vector<double> value, Everywhere(loss));
@@ -254,22 +255,6 @@ class RankRun {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
-      const std::vector<DistributedTensor>& parameters) const {
-    MuonGroup matrices;
-    AdamWGroup others;
-    for (const DistributedTensor& parameter : parameters) {
-      const bool is_matrix = program_.muon && parameter.ndim() > 1;
-      (is_matrix ? matrices.parameters : others.parameters).push_back(parameter);
-    }
-    if (!program_.muon) {
-      DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {}));
-      return std::make_unique<AdamW>(std::move(adamw));
-    }
-    DT_ASSIGN_OR_RETURN(Muon muon, Muon::Create({matrices}, {others}));
-    return std::make_unique<Muon>(std::move(muon));
-  }
-
   // With first values that are nowhere 0, so that all of them have gradients.
   absl::Status AddAdapters() {
     DT_RETURN_IF_ERROR(AddLora(model_, program_.lora));
