@@ -475,6 +475,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/generation/generate.cc
   dtensor/generation/sampling.cc
   dtensor/hugging_face/adapter.cc
+  dtensor/hugging_face/fp8_weights.cc
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
   dtensor/nn/balancing.cc

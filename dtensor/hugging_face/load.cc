@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "dtensor/hugging_face/fp8_weights.h"
 #include "dtensor/hugging_face/model_files.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
@@ -52,6 +53,7 @@ struct Source {
   StoredPart part;
   std::string name;  // in the files
   SafetensorsFolder::Tensor stored;
+  std::optional<Fp8Weight> fp8 = {};  // how it is stored
 };
 struct Target {
   Parameter* parameter = nullptr;
@@ -95,12 +97,13 @@ class Matcher {
   }
 
   absl::StatusOr<std::vector<Target>> Matched(const LoadHuggingFaceOptions& options) && {
-    for (const Target& target : targets_) {
+    for (Target& target : targets_) {
       if (target.sources.empty()) {
         return InvalidArgument({who_, "'", folder_.path(), "' has no tensor ", target.missing,
                                 ", which the model has"});
       }
-      for (const Source& source : target.sources) {
+      for (Source& source : target.sources) {
+        if (IsFp8(*source.stored.info)) DT_RETURN_IF_ERROR(FindScales(source));
         DT_RETURN_IF_ERROR(Check(*target.parameter, source));
       }
     }
@@ -149,6 +152,18 @@ class Matcher {
     return folder_.tensors().end();
   }
 
+  absl::Status FindScales(Source& source) {
+    if (fp8_block_.empty()) {
+      DT_ASSIGN_OR_RETURN(fp8_block_,
+                          ReadFp8Block(absl::StrCat(folder_.path(), "/", files_.config)));
+    }
+    absl::StatusOr<Fp8Weight> found = Fp8Weight::Find(folder_, source.name, fp8_block_);
+    if (!found.ok()) return InvalidArgument({who_, found.status().message()});
+    used_.insert(found->scales_name());
+    source.fp8 = *std::move(found);
+    return absl::OkStatus();
+  }
+
   absl::Status Check(const Parameter& parameter, const Source& source) const {
     const auto refuse = [&](absl::string_view what, absl::string_view wanted) {
       return InvalidArgument({who_, "'", source.stored.file->path(), "': tensor ",
@@ -160,7 +175,8 @@ class Matcher {
       return refuse(DimsToString(info.shape), DimsToString(source.part.shape));
     }
     const DType wanted = parameter.dtype;
-    if (info.dtype && (*info.dtype == wanted || (IsFloat(*info.dtype) && IsFloat(wanted)))) {
+    const std::optional<DType> stored = source.fp8 ? DType::kF32 : info.dtype;
+    if (stored && (*stored == wanted || (IsFloat(*stored) && IsFloat(wanted)))) {
       return absl::OkStatus();
     }
     return refuse(info.type, absl::StrCat(ToString(wanted), ", to which it is not converted"));
@@ -171,6 +187,7 @@ class Matcher {
   const ModelFiles& files_;
   HashMap<const Parameter*, size_t> index_;
   std::vector<Target> targets_;
+  Dims fp8_block_;                            // empty: no tensor in FP8 so far
   std::set<std::string, std::less<>> used_;   // of the files
   std::set<std::string, std::less<>> names_;  // of the model
 };
@@ -248,10 +265,9 @@ class RegionLoader {
   absl::Status LoadPiece(const Source& source, absl::Span<const IndexSet> region,
                          const Tensor& to) {
     Device& device = context_.device();
-    const DType stored = *source.stored.info->dtype;
+    const DType stored = source.fp8 ? DType::kF32 : *source.stored.info->dtype;
     bytes_.resize(to.numel() * SizeOf(stored));
-    DT_RETURN_IF_ERROR(source.stored.file->ReadRegion(source.name, region, bytes_.data()));
-    bytes_read_ += static_cast<int64_t>(bytes_.size());
+    DT_RETURN_IF_ERROR(Read(source, region));
     DT_ASSIGN_OR_RETURN(Tensor piece, Tensor::Empty(device, stored, to.shape()));
     DT_RETURN_IF_ERROR(
         device.CopyFromHost(piece.raw(), bytes_.data(), static_cast<int64_t>(bytes_.size())));
@@ -262,6 +278,18 @@ class RegionLoader {
     }
     DT_RETURN_IF_ERROR(kernels::Copy(device, piece, to));
     return device.Synchronize();  // before bytes_ is read into again
+  }
+
+  // Into bytes_.
+  absl::Status Read(const Source& source, absl::Span<const IndexSet> region) {
+    if (!source.fp8) {
+      bytes_read_ += static_cast<int64_t>(bytes_.size());
+      return source.stored.file->ReadRegion(source.name, region, bytes_.data());
+    }
+    DT_ASSIGN_OR_RETURN(const int64_t read,
+                        source.fp8->ReadRegion(region, reinterpret_cast<float*>(bytes_.data())));
+    bytes_read_ += read;
+    return absl::OkStatus();
   }
 
   Context& context_;
@@ -292,11 +320,18 @@ Context* ContextOf(Module& model) {
 // Checks that all ranks have opened the same files, and that these are still in place: no rank may
 // have the files from before a replacement while another has those from after it. The error names a
 // rank whose files differ from rank 0's.
-absl::Status CheckSame(absl::string_view who, Context& context, const SafetensorsFolder& folder) {
+absl::Status CheckSame(absl::string_view who, Context& context, const SafetensorsFolder& folder,
+                       absl::Span<const Target> targets) {
   const absl::StatusOr<std::vector<uint32_t>> crcs = folder.SampledCrc32c();
   DT_RETURN_IF_ERROR(AgreeOn(context, crcs.ok() ? folder.CheckInPlace() : crcs.status()));
   Digest digest;
   for (const uint32_t crc : *crcs) digest.Add(int64_t{crc});
+  for (const Target& target : targets) {  // config.json says how blocks are
+    for (const Source& source : target.sources) {
+      if (!source.fp8) continue;
+      for (const int64_t size : source.fp8->block()) digest.Add(size);
+    }
+  }
   DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, digest.value()));
   if (other == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -324,7 +359,7 @@ absl::StatusOr<int64_t> LoadFiles(absl::string_view function, Module& model,
       opened.ok() ? Match(who, model, *opened, files, options) : opened.status();
   DT_RETURN_IF_ERROR(agree(targets.status()));
   if (is_meta) return 0;
-  DT_RETURN_IF_ERROR(CheckSame(who, *context, *opened));
+  DT_RETURN_IF_ERROR(CheckSame(who, *context, *opened, *targets));
   absl::Status status;
   for (const Target& target : *targets) {
     if (status.ok()) status = BeforeWrite(target.parameter->tensor);

@@ -23,6 +23,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
 #include "dtensor/tensor/local_cast.h"
+#include "nlohmann/json.hpp"
 
 namespace dtensor {
 namespace internal {
@@ -217,6 +218,13 @@ class Writer {
   std::optional<AtomicFolder> folder_;
 };
 
+// `config`, of weights that are not quantized.
+std::string PlainConfig(const std::string& config) {
+  auto json = nlohmann::ordered_json::parse(config, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.erase("quantization_config") == 0) return config;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 // The files that are not tensors. Errors: what save.h says about `others`.
 absl::StatusOr<std::map<std::string, std::string>> TextsOf(absl::string_view who,
                                                            const ModelFiles& files,
@@ -229,7 +237,7 @@ absl::StatusOr<std::map<std::string, std::string>> TextsOf(absl::string_view who
     return InvalidArgument(
         {who, "others: '", name, "' is no name of a file beside those that ", "are written"});
   }
-  if (!options.config.empty()) texts[std::string(files.config)] = options.config;
+  if (!options.config.empty()) texts[std::string(files.config)] = PlainConfig(options.config);
   return texts;
 }
 

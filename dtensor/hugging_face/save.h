@@ -18,7 +18,9 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct SaveHuggingFaceOptions {
-  std::string config = {};  // the text of config.json; empty: none is written
+  // The text of config.json; empty: none is written. Written without its "quantization_config", if
+  // it has one: the weights are not quantized.
+  std::string config = {};
   // Contents of other files by name, such as tokenizer.json.
   std::map<std::string, std::string> others = {};
   std::optional<DType> dtype = {};  // of floats in the files; unset: each parameter's own

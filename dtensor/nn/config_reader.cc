@@ -131,7 +131,25 @@ bool ConfigReader::HasObject(absl::string_view name) {
 
 void ConfigReader::OnlyModel(absl::string_view type) {
   OnlyText("model_type", type, absl::StrCat("this reads the configuration of a ", type));
-  Never("quantization_config", "weights that are quantized cannot be read");
+  Fp8Block();
+}
+
+std::vector<int64_t> ConfigReader::Fp8Block() {
+  if (!HasObject("quantization_config")) return {};
+  if (Text("quantization_config.quant_method", "") != "fp8") {
+    Refuse("quantization_config.quant_method",
+           "of weights that are quantized, those in FP8 can be read (\"fp8\")");
+  }
+  OnlyText("quantization_config.fmt", "e4m3", "FP8 can be read in this form");
+  OnlyText("quantization_config.activation_scheme", "dynamic",
+           "scales of activations cannot be read");
+  constexpr absl::string_view kBlock = "quantization_config.weight_block_size";
+  if (IsNull(kBlock)) Refuse(kBlock, "weights with one scale cannot be read");
+  if (!Has(kBlock)) return {128, 128};
+  const std::vector<int64_t> block = Indices(kBlock, kMaxSize);
+  if (block.size() == 2 && block[0] > 0 && block[1] > 0) return block;
+  Refuse(kBlock, "give two sizes of at least 1");
+  return {};
 }
 
 std::string ConfigReader::TextOf(const Value& value) {

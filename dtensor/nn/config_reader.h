@@ -65,9 +65,13 @@ class ConfigReader {
   bool IsNull(absl::string_view name) const;  // it exists and is null
   bool HasObject(absl::string_view name);     // as Has; refuses a value that is not an object
 
-  // Refuses a configuration of another model type, or with quantized weights; one without a type is
-  // accepted. Call this first, since another model's members have other meanings.
+  // Refuses a configuration of another model type, or with quantized weights that Fp8Block refuses;
+  // one without a type is accepted. Call this first, since another model's members have other
+  // meanings.
   void OnlyModel(absl::string_view type);
+  // [rows, columns] of the blocks in which the files' weights are quantized to FP8; empty: weights
+  // are not quantized. Refuses a quantization_config of other weights.
+  std::vector<int64_t> Fp8Block();
   // Refuse what the library does not implement: any value of the member but `only`, which is also
   // what a missing member means. `why` is a clause.
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);

@@ -378,8 +378,33 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   refuses(R"("rope_scaling": "linear")", "rope_scaling", "give an object");
   refuses(R"("rope_scaling": ["linear", 2])", "rope_scaling", "is a list; give an object");
   refuses(R"("rope_parameters": 3)", "rope_parameters", "give an object");
-  refuses(R"("quantization_config": {"bits": 4})", "quantization_config", "is an object");
+  refuses(R"("quantization_config": {"bits": 4})", "quantization_config.quant_method", "missing");
   refuses(R"("quantization_config": [])", "quantization_config", "is a list");
+}
+
+TEST(TransformerConfig, MayBeOfFilesInFp8) {
+  const auto fp8 = [](absl::string_view more) {
+    return TransformerConfig::FromJson(
+        Llama(absl::StrCat(R"("quantization_config": {"quant_method": "fp8")", more, "}")));
+  };
+  for (const absl::string_view more :
+       {"", R"(, "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 64],
+              "modules_to_not_convert": ["lm_head"], "scale_fmt": "ue8m0")"}) {
+    EXPECT_THAT(fp8(more), IsOk()) << more;
+  }
+  const auto refuses = [&](absl::string_view more, absl::string_view member, const char* why) {
+    EXPECT_THAT(fp8(absl::StrCat(", ", more)),
+                Refuses(AllOf(HasSubstr(absl::StrCat("quantization_config.", member, " is ")),
+                              HasSubstr(why))));
+  };
+  refuses(R"("fmt": "e5m2")", "fmt", "in this form");
+  refuses(R"("activation_scheme": "static")", "activation_scheme", "scales of activations");
+  refuses(R"("weight_block_size": null)", "weight_block_size", "one scale");
+  refuses(R"("weight_block_size": 128)", "weight_block_size", "give a list");
+  refuses(R"("weight_block_size": [])", "weight_block_size", "two sizes");
+  refuses(R"("weight_block_size": [128])", "weight_block_size", "two sizes");
+  refuses(R"("weight_block_size": [128, 0])", "weight_block_size", "two sizes");
+  refuses(R"("weight_block_size": [128, -1])", "weight_block_size", "whole numbers");
 }
 
 TEST(TransformerConfig, NamesTheMemberThatIsNoNumber) {
@@ -456,7 +481,7 @@ TEST(Gpt2Config, RefusesWhatItWouldGetWrong) {
   refuses(R"("attn_pdrop": 1)", "below 1");
   refuses(R"("n_head": 5)", "heads must divide dim");
   refuses(R"("model_type": "llama")", "model_type is \"llama\"");
-  refuses(R"("quantization_config": {})", "quantized");
+  refuses(R"("quantization_config": {})", "quantization_config.quant_method is missing");
 }
 
 TEST(BertConfig, HasHuggingFacesDefaults) {

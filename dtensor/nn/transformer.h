@@ -90,10 +90,10 @@ struct TransformerConfig {
   // kInvalidArgument for text that is not a JSON object, for members that are not numbers in range,
   // and, by name, for what the model does not implement: another hidden_act, dropout, noise in the
   // router, rotary embeddings with a scaling other than "linear", "llama3" or "yarn", quantized
-  // weights. Members that do not affect results are ignored, and so is output_router_logits: set
-  // router_sums. The list layer_types is ignored, too: which layers have windows follows from
-  // sliding_window, use_sliding_window and max_window_layers, from which Hugging Face derives the
-  // list.
+  // weights other than those in FP8 that LoadHuggingFace reads. Members that do not affect results
+  // are ignored, and so is output_router_logits: set router_sums. The list layer_types is ignored,
+  // too: which layers have windows follows from sliding_window, use_sliding_window and
+  // max_window_layers, from which Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }

@@ -1,7 +1,5 @@
 // Weights are loaded into models on any mesh and saved from them by name; each rank reads what it
 // holds. A tensor that only the files have, or only the model, is refused on every rank equally.
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -23,7 +21,7 @@
 #include "dtensor/runtime/io/safetensors/safetensors.h"
 #include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/tensor/gather_values.h"
+#include "dtensor/tests/hugging_face/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -39,52 +37,6 @@ TransformerConfig SmallConfig() {
   config.vocab = 29, config.dim = 36, config.layers = 2, config.heads = 9, config.kv_heads = 3;
   config.hidden = 40, config.tie_embeddings = true, config.qkv_bias = true, config.qk_norm = true;
   return config;
-}
-
-class HuggingFaceFolder : public ::testing::Test {
- protected:
-  HuggingFaceFolder() {
-    static int count = 0;
-    folder_ = absl::StrCat(testing::TempDir(), "/folder", getpid(), "_", count++);
-    std::filesystem::create_directories(folder_);
-  }
-  ~HuggingFaceFolder() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_;
-};
-
-absl::StatusOr<std::map<std::string, std::vector<float>>> ValuesOf(Module& model) {
-  std::map<std::string, std::vector<float>> values;
-  DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
-  for (const auto& [name, tensor] : state) {
-    DT_ASSIGN_OR_RETURN(values[name], ToGlobal<float>(tensor));
-  }
-  return values;
-}
-
-absl::Status Place(Transformer& model, Context& context, absl::string_view mesh, uint64_t seed) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh parsed, DeviceMesh::Parse(mesh));
-  TensorParallelOptions options;
-  options.seed = seed;
-  options.allow_uneven = true;
-  return ApplyTensorParallel(model, context, parsed, options).status();
-}
-
-// Saves a model with random weights and returns them.
-std::map<std::string, std::vector<float>> Save(const TransformerConfig& config,
-                                               const std::string& folder, absl::string_view mesh,
-                                               const SaveHuggingFaceOptions& options) {
-  std::map<std::string, std::vector<float>> values;
-  const int ranks = DeviceMesh::Parse(mesh)->size();
-  DT_EXPECT_OK(RunRanks(ranks, [&](Context& context) -> absl::Status {
-    Transformer model(config);
-    DT_RETURN_IF_ERROR(Place(model, context, mesh, 7));
-    DT_RETURN_IF_ERROR(SaveHuggingFace(model, folder, options));
-    DT_ASSIGN_OR_RETURN(auto mine, ValuesOf(model));
-    if (context.rank() == 0) values = std::move(mine);
-    return absl::OkStatus();
-  }));
-  return values;
 }
 
 TEST_F(HuggingFaceFolder, GoesInAndOutOnAnyMesh) {
@@ -154,20 +106,6 @@ TEST_F(HuggingFaceFolder, IsConvertedOnTheWay) {
       return absl::OkStatus();
     }));
   }
-}
-
-// What loading gives on two ranks, which must be the same on both.
-absl::Status LoadStatus(const TransformerConfig& config, const std::string& folder,
-                        const LoadHuggingFaceOptions& options = {}) {
-  std::vector<absl::Status> statuses(2);
-  DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
-    Transformer model(config);
-    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
-    statuses[context.rank()] = LoadHuggingFace(model, folder, options).status();
-    return GatherValues(context, context.rank()).status();  // the world still works
-  }));
-  EXPECT_EQ(statuses[0], statuses[1]);
-  return statuses[0];
 }
 
 // The call is all ranks' all the same.

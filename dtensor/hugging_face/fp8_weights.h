@@ -1,0 +1,56 @@
+// Weights in FP8, as the folders of DeepSeek-V3 and Qwen3-FP8 have them ("quant_method": "fp8" in
+// config.json): a matrix X of F8_E4M3, and X_scale_inv, a number for each of X's blocks.
+//
+//   value = e4m3 * scale of its block      in f32, as Hugging Face's library dequantizes
+#ifndef DTENSOR_HUGGING_FACE_FP8_WEIGHTS_H_
+#define DTENSOR_HUGGING_FACE_FP8_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/io/safetensors/safetensors_folder.h"
+
+namespace dtensor {
+namespace internal {
+
+bool IsFp8(const SafetensorsInfo& info);
+
+// The value of a byte: a sign, 4 bits of exponent (bias 7) and 3 of mantissa; 0x7f and 0xff are
+// NaN, and there are no infinities (Micikevicius et al. 2022, "FP8 formats for deep learning").
+float FromE4m3(uint8_t byte);
+
+// [rows, columns] of a block, which config.json says. Errors: kInvalidArgument, naming the file,
+// for one that says nothing of weights in FP8, or that ConfigReader::Fp8Block refuses; those of
+// ReadFile.
+absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path);
+
+class Fp8Weight {
+ public:
+  // The folder's tensor `name`. Errors: kInvalidArgument for scales that are missing, not f32, bf16
+  // or f16, or not one for each block.
+  static absl::StatusOr<Fp8Weight> Find(const SafetensorsFolder& folder, const std::string& name,
+                                        absl::Span<const int64_t> block);
+
+  const std::string& scales_name() const { return scales_name_; }
+  const Dims& block() const { return block_; }  // of as many dimensions as the tensor
+
+  // The values of those elements whose indices are in `region`, row-major, into `out`. Returns how
+  // many bytes were read. Requires: no index set is empty. Errors: those of ReadRegion.
+  absl::StatusOr<int64_t> ReadRegion(absl::Span<const IndexSet> region, float* out) const;
+
+ private:
+  std::string name_, scales_name_;
+  SafetensorsFolder::Tensor stored_, scales_;
+  Dims block_;
+};
+
+}  // namespace internal
+}  // namespace dtensor
+
+#endif  // DTENSOR_HUGGING_FACE_FP8_WEIGHTS_H_
