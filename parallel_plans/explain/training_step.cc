@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/clip.h"
+#include "dtensor/nn/optim/muon.h"
 #include "dtensor/nn/optim/sgd.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
@@ -46,15 +47,33 @@ absl::StatusOr<std::unique_ptr<Optimizer>> OnHeap(absl::StatusOr<T> made) {
   return std::make_unique<T>(*std::move(made));
 }
 
+bool IsInList(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '.');
+  return std::any_of(parts.begin(), parts.end(), internal::IsNumber);
+}
+
+absl::StatusOr<Muon> MakeMuon(Module& model, bool masters) {
+  MuonGroup matrices = {{}, {.master_weights = masters}};
+  AdamWGroup others = {{}, {.master_weights = masters}};
+  model.VisitParameters([&](const std::string& path, const Parameter& parameter) {
+    if (!parameter.trained) return;
+    const int dims = parameter.tensor.ndim();
+    const bool is_matrix = (dims == 2 || dims == 3) && IsInList(path);
+    (is_matrix ? matrices.parameters : others.parameters).push_back(parameter.tensor);
+  });
+  return Muon::Create({std::move(matrices)}, {std::move(others)});
+}
+
 // Null if the step has no optimizer.
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
-    const TrainingStep& step, const std::vector<DistributedTensor>& parameters) {
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const TrainingStep& step, Module& model) {
   const bool masters = SizeOf(step.dtype) == 2;
   switch (step.optimizer) {
     case StepOptimizer::kAdamW:
-      return OnHeap(AdamW::Create(parameters, {.master_weights = masters}));
+      return OnHeap(AdamW::Create(model.Parameters(), {.master_weights = masters}));
+    case StepOptimizer::kMuon:
+      return OnHeap(MakeMuon(model, masters));
     case StepOptimizer::kSgd:
-      return OnHeap(Sgd::Create(parameters, {.momentum = 0.9, .master_weights = masters}));
+      return OnHeap(Sgd::Create(model.Parameters(), {.momentum = 0.9, .master_weights = masters}));
     case StepOptimizer::kNone:
       break;
   }
@@ -109,7 +128,7 @@ class Steps {
     memory_.parameters = LiveBytes(context_) - empty_;
     parameters_ = model_->Parameters();
     const int64_t before = LiveBytes(context_);
-    DT_ASSIGN_OR_RETURN(optimizer_, MakeOptimizer(step_, parameters_));
+    DT_ASSIGN_OR_RETURN(optimizer_, MakeOptimizer(step_, *model_));
     memory_.optimizer = LiveBytes(context_) - before;
     return MakeInputs();
   }

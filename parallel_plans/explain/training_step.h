@@ -24,7 +24,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-enum class StepOptimizer : uint8_t { kAdamW, kSgd, kNone };
+// kMuon: Muon of the matrices in the model's lists of modules, as model.layers.0.mlp.up_proj has
+// one, and AdamW of all others: of norms, biases, embeddings and heads.
+enum class StepOptimizer : uint8_t { kAdamW, kMuon, kSgd, kNone };
 
 // Computes a model's loss, a scalar. `ids` and `targets` are i32 [batch, sequence].
 using StepLoss = std::function<TensorOr(Module& model, const DistributedTensor& ids,

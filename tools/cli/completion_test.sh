@@ -21,7 +21,7 @@ cases() {
   "$1" "--kv-heads" ring --kv
   "$1" "--config --cp-pattern" model --mesh tp=2 --c
   "$1" "latency" plan --objective l
-  "$1" "adamw sgd none" explain --optimizer ""
+  "$1" "adamw muon sgd none" explain --optimizer ""
   "$1" "zigzag" model --cp-pattern z
   "$1" "ulysses+zigzag" explain --cp-pattern ulysses+z
   "$1" "results.safetensors" ring --run --in res

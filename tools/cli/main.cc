@@ -114,7 +114,14 @@ void DeclareStep(CLI::App& app, ExplainFlags& step) {
       ->type_name("f32|f64|bf16|f16")
       ->capture_default_str();
   app.add_option("--optimizer", step.optimizer, "and its states")
-      ->type_name("adamw|sgd|none")
+      ->type_name("adamw|muon|sgd|none")
+      ->capture_default_str();
+  app.add_option("--lora-rank", step.lora.rank,
+                 "train adapters of this rank in place of the weights (default: the weights)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lora-layers", step.lora.layers, "names of the layers that get adapters")
+      ->delimiter(',')
+      ->needs("--lora-rank")
       ->capture_default_str();
   app.add_option("--recompute", step.recompute,
                  "modules that are computed again in backward, by a pattern of their paths: "

@@ -24,20 +24,27 @@ using Json = nlohmann::ordered_json;
 
 Json RequestJson(const ExplainFlags& flags, const ExplainRequest& request) {
   const TrainingStep& step = request.step;
-  return {{"model", flags.model},
-          {"plan", request.plan},
-          {"mesh", step.mesh.ToString()},
-          {"batch", step.batch},
-          {"seq", step.sequence},
-          {"dtype", std::string(ToString(step.dtype))},
-          {"optimizer", flags.optimizer},
-          {"recompute", step.recompute},
-          {"micro_batches", step.micro_batches}};
+  Json json = {{"model", flags.model},
+               {"plan", request.plan},
+               {"mesh", step.mesh.ToString()},
+               {"batch", step.batch},
+               {"seq", step.sequence},
+               {"dtype", std::string(ToString(step.dtype))},
+               {"optimizer", flags.optimizer},
+               {"recompute", step.recompute},
+               {"micro_batches", step.micro_batches}};
+  if (flags.lora.rank == 0) return json;
+  json["lora"] = {{"rank", flags.lora.rank}, {"layers", flags.lora.layers}};
+  return json;
 }
 
 std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request) {
   const TrainingStep& step = request.step;
   std::string text = absl::StrCat("model      ", flags.model, ", ", ToString(step.dtype), "\n");
+  if (flags.lora.rank != 0) {
+    absl::StrAppend(&text, "adapters   rank ", flags.lora.rank, " of ",
+                    absl::StrJoin(flags.lora.layers, ", "), "\n");
+  }
   absl::StrAppend(&text, "plan       ", request.plan, "\n");
   absl::StrAppend(&text, "mesh       ", step.mesh.ToString(), ", ", step.mesh.size(),
                   step.mesh.size() == 1 ? " rank\n" : " ranks\n");

@@ -76,6 +76,48 @@ TEST(Explain, CountsDeepSeekV3) {
   EXPECT_EQ(JsonOf(flags)["memory"]["parameters"], 2 * kParameters + 4 * 58 * 256);
 }
 
+// Of 32 layers, A and B of two matrices [4096, 4096]; weights have no gradients.
+TEST(Explain, CountsAdapters) {
+  ExplainFlags flags = Llama7b("dp=1");
+  const int64_t parameters = JsonOf(flags)["memory"]["parameters"];
+  flags.lora.rank = 4;
+  const nlohmann::json json = JsonOf(flags);
+  constexpr int64_t kAdapters = int64_t{32} * 2 * 2 * 4 * 4096;
+  EXPECT_EQ(json["memory"]["parameters"], parameters + 2 * kAdapters);
+  EXPECT_EQ(json["memory"]["gradients"], 2 * kAdapters);
+  EXPECT_EQ(json["memory"]["optimizer"], 12 * kAdapters);
+  EXPECT_EQ(json["lora"]["layers"], nlohmann::json({"q_proj", "v_proj"}));
+  EXPECT_THAT(TextOf(flags), HasSubstr("adapters   rank 4 of q_proj, v_proj\n"));
+  flags.mesh = "tp=2";  // A whole, B by its rows
+  EXPECT_EQ(JsonOf(flags)["memory"]["gradients"], 2 * kAdapters * 3 / 4);
+  flags.lora.layers = {"c_attn"};
+  EXPECT_THAT(RefusalOf(flags), AllOf(StartsWith("--lora-layers: "), HasSubstr("'c_attn'")));
+}
+
+// A momentum of each matrix in place of two moments; masters of all. Each matrix is gathered whole
+// on one rank, and sent back.
+TEST(Explain, CountsMuon) {
+  ExplainFlags flags = Llama7b("dp=1");
+  constexpr int64_t kLayer = int64_t{4} * 4096 * 4096 + int64_t{3} * 4096 * 11008;
+  constexpr int64_t kAll = 6'738'415'616;
+  flags.optimizer = "muon";
+  EXPECT_EQ(JsonOf(flags)["memory"]["optimizer"], 12 * kAll - 4 * 32 * kLayer);
+  flags.mesh = "dp=8";
+  flags.plan = "fsdp";
+  const nlohmann::json muon = JsonOf(flags);
+  flags.optimizer = "adamw";
+  const nlohmann::json adamw = JsonOf(flags);
+  EXPECT_EQ(muon["memory"]["optimizer"], (12 * kAll - 4 * 32 * kLayer) / 8);
+  const auto received = [](const nlohmann::json& json) {
+    int64_t bytes = 0;
+    for (const nlohmann::json& one : json["update"]["traffic"])
+      bytes += one["bytes"].get<int64_t>();
+    return bytes;
+  };
+  EXPECT_NEAR(static_cast<double>(received(muon) - received(adamw)),
+              2.0 * 7 / 8 * 4 * 32 * kLayer / 8, 0.01 * kLayer);
+}
+
 TEST(Explain, CountsTheStagesOfAPipeline) {
   ExplainFlags flags = Llama7b("pp=4,dp=2");
   flags.micro_batches = 4;
@@ -265,7 +307,7 @@ TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   expect(flags, "--dtype: 'i32' is no type of a model");
   flags = Llama7b("tp=2");
   flags.optimizer = "adam";
-  expect(flags, "--optimizer: there is no 'adam'; take adamw, sgd or none");
+  expect(flags, "--optimizer: there is no 'adam'; take adamw, muon, sgd or none");
   flags = Llama7b("tp=2");
   flags.plan = "tpp";
   expect(flags, "--plan: ");

@@ -79,9 +79,10 @@ absl::Status ReadSizes(const ExplainFlags& flags, const DeviceMesh& mesh, Traini
 
 absl::StatusOr<StepOptimizer> ParseOptimizer(absl::string_view name) {
   if (name == "adamw") return StepOptimizer::kAdamW;
+  if (name == "muon") return StepOptimizer::kMuon;
   if (name == "sgd") return StepOptimizer::kSgd;
   if (name == "none") return StepOptimizer::kNone;
-  return InvalidArgument({"--optimizer: there is no '", name, "'; take adamw, sgd or none"});
+  return InvalidArgument({"--optimizer: there is no '", name, "'; take adamw, muon, sgd or none"});
 }
 
 absl::StatusOr<DType> ParseFloat(const std::string& name) {
@@ -89,6 +90,14 @@ absl::StatusOr<DType> ParseFloat(const std::string& name) {
   if (dtype.ok() && IsFloat(*dtype)) return dtype;
   return InvalidArgument(
       {"--dtype: '", name, "' is no type of a model; take f32, f64, bf16 or f16"});
+}
+
+// With adapters, if they have a rank.
+absl::StatusOr<std::unique_ptr<Module>> ModelFor(const std::string& config,
+                                                 const LoraOptions& lora) {
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> model, ModelFromJson(config));
+  if (lora.rank != 0) DT_RETURN_IF_ERROR(AddLora(*model, lora));
+  return model;
 }
 
 // A model whose output is not logits of tokens has no loss of its own.
@@ -121,7 +130,8 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
   if (!loss.ok())
     return AboutFlag(absl::StrCat(flags.model_flag, ": ", flags.model), loss.status());
   step.loss = *loss;
-  step.model = [config] { return ModelFromJson(config); };
+  step.model = [config, lora = flags.lora] { return ModelFor(config, lora); };
+  if (flags.lora.rank != 0) DT_RETURN_IF_ERROR(AboutFlag("--lora-layers", step.model().status()));
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
   if (!mesh.ok()) return AboutFlag("--mesh", mesh.status());
   step.mesh = *std::move(mesh);

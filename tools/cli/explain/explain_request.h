@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/nn/lora.h"
 #include "dtensor/parallel_plans/explain/training_step.h"
 
 namespace dtensor::cli {
@@ -22,6 +23,7 @@ struct ExplainFlags {
   int64_t micro_batches = 1;
   std::string schedule = "1f1b";
   std::vector<std::string> recompute;
+  LoraOptions lora = {.rank = 0};  // 0: all weights are trained
   bool allow_uneven = false;
   bool picture = false;  // of model
 };
