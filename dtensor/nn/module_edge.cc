@@ -58,6 +58,15 @@ absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                           ", or allow uneven shards"});
 }
 
+// Whether `all` has the ranks of `part`, and more.
+bool IsPartOf(const DeviceMesh& part, const DeviceMesh& all) {
+  if (part.size() >= all.size()) return false;
+  for (int i = 0; i < part.size(); ++i) {
+    if (!all.Contains(part.RankOf(i))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
@@ -68,6 +77,12 @@ TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
   bool keeps = !is_input || changes_mesh;
   if (changes_mesh) {
     DT_ASSIGN_OR_RETURN(layout, layout.OnMesh(*mesh));
+    // Its ranks take what they have, and then move it among themselves: in a pipeline the others
+    // have other work.
+    if (!edges.empty() && IsPartOf(*mesh, x.mesh())) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor there, x.Redistribute(layout, {.on_use = true}));
+      return AtEdges(there, edges, side, index);
+    }
   }
   for (const ModuleEdge& edge : edges) {
     if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;

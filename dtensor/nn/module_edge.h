@@ -33,9 +33,11 @@ struct ModuleEdge {
 
 // Applies that side of `edges`, one edge after the other, to x, which is operand or result number
 // `index`; all in one redistribution. If x is on another mesh than `mesh`, the edges apply to the
-// layout that it would have there (Layout::OnMesh). A null `mesh`: x stays on its own. Errors:
-// kInvalidArgument for a mesh other than the edge's, a placement that WithAxes refuses, and a
-// dimension that does not divide evenly, naming the multiple that would; failures.
+// layout that it would have there (Layout::OnMesh); if x's mesh has all ranks of `mesh` and more, x
+// is brought there before, so that the edges move it among these ranks alone. A null `mesh`: x
+// stays on its own. Errors: kInvalidArgument for a mesh other than the edge's, a placement that
+// WithAxes refuses, and a dimension that does not divide evenly, naming the multiple that would;
+// failures.
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
                  std::optional<Placement> ModuleEdge::*side, int index = 0,
                  const DeviceMesh* mesh = nullptr);

@@ -1,0 +1,106 @@
+// The input of a pipeline's first module may come in any layout of the whole mesh that is the same
+// in all stages: the ranks of the first stage move it among themselves, while others have other
+// work.
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/nn/containers.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/pipeline.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;
+
+constexpr char kStages[] = R"({"0", Stage("pp", 0)}
+{"1", Stage("pp", 1)}
+)";
+
+struct Case {
+  std::string mesh, plan;  // beside the stages
+  Placements x;
+};
+
+const Case kCases[] = {
+    {"pp=2,tp=2", "{\"0\", Colwise(\"tp\")}\n{\"1\", Rowwise(\"tp\")}", {Replicate(), Shard(1)}},
+    {"pp=2,dp=2",
+     "{\"\", DataParallel(\"dp\")}\n{\"0\", Replicated(\"dp\")}",
+     {Replicate(), Replicate()}},
+    {"pp=2,cp=2",
+     "{\"\", Edges(\"cp\", in S(1))}\n{\"0\", Edges(\"cp\", in S(1,zigzag))}",
+     {Replicate(), Replicate()}},
+};
+
+// Gradients by schedule; without one, those of one Backward of the sum of all losses.
+absl::StatusOr<Values> Train(Context& context, const Case& c, int64_t micro_batches,
+                             std::optional<PipelineSchedule> schedule) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(kStages + c.plan));
+  Sequential model;
+  model.Append(std::make_unique<LinearLayer>(4, 4, 0.5));
+  model.Append(std::make_unique<LinearLayer>(4, 4, 0.5));
+  model.SetDType(DType::kF64);
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 1}));
+  const auto loss = [&](int64_t i) -> TensorOr {
+    const TensorOr x = RandomNormal(context, mesh, c.x, {2, 4, 4},
+                                    {.seed = static_cast<uint64_t>(i), .dtype = DType::kF64});
+    const TensorOr y = model(x);
+    return Sum(Mul(y, y), {0, 1, 2});
+  };
+  if (schedule) {
+    DT_RETURN_IF_ERROR(
+        RunPipeline(context, mesh, "pp", micro_batches, loss, {.schedule = *schedule}).status());
+  } else {
+    TensorOr sum = loss(0);
+    for (int64_t i = 1; i < micro_batches; ++i) sum = Add(sum, loss(i));
+    DT_RETURN_IF_ERROR(Backward(sum));
+  }
+  DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
+  Values gradients;
+  absl::Status status;
+  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    const DistributedTensor& gradient = parameter.tensor.grad();
+    const TensorOr whole = gradient.Redistribute(Layout::Replicated(mesh, gradient.ndim()));
+    const auto values = whole.ok() ? ToGlobal<double>(*whole) : whole.status();
+    status.Update(values.status());
+    if (values.ok()) gradients[path] = *values;
+  });
+  DT_RETURN_IF_ERROR(status);
+  return gradients;
+}
+
+TEST(StageInputs, MoveInTheFirstStageAlone) {
+  for (const Case& c : kCases) {
+    for (const int64_t micro_batches : {1, 2, 3}) {
+      SCOPED_TRACE(c.mesh + " " + std::to_string(micro_batches));
+      DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const Values want, Train(context, c, micro_batches, std::nullopt));
+        EXPECT_EQ(want.size(), 2u);
+        for (const PipelineSchedule schedule :
+             {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+          DT_ASSIGN_OR_RETURN(const Values got, Train(context, c, micro_batches, schedule));
+          for (const auto& [path, values] : want) {
+            EXPECT_LE(RelativeRms(got.at(path), values), 1e-13) << path;
+          }
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtensor
