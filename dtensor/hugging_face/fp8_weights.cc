@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -17,7 +18,18 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+
+// The value of a byte: a sign, 4 bits of exponent (bias 7) and 3 of mantissa; 0x7f and 0xff are
+// NaN, and there are no infinities (Micikevicius et al. 2022, "FP8 formats for deep learning").
+float FromE4m3(uint8_t byte) {
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)  // subnormal
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return byte & 0x80 ? -magnitude : magnitude;
+}
 
 const std::array<float, 256>& E4m3Values() {
   static const auto* const values = [] {
@@ -71,15 +83,6 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFolder::Tensor& t
 }  // namespace
 
 bool IsFp8(const SafetensorsInfo& info) { return info.type == "F8_E4M3"; }
-
-float FromE4m3(uint8_t byte) {
-  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
-  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), -9)  // subnormal
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return byte & 0x80 ? -magnitude : magnitude;
-}
 
 absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path) {
   DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));

@@ -5,7 +5,6 @@
 #ifndef DTENSOR_HUGGING_FACE_FP8_WEIGHTS_H_
 #define DTENSOR_HUGGING_FACE_FP8_WEIGHTS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,10 +19,6 @@ namespace dtensor {
 namespace internal {
 
 bool IsFp8(const SafetensorsInfo& info);
-
-// The value of a byte: a sign, 4 bits of exponent (bias 7) and 3 of mantissa; 0x7f and 0xff are
-// NaN, and there are no infinities (Micikevicius et al. 2022, "FP8 formats for deep learning").
-float FromE4m3(uint8_t byte);
 
 // [rows, columns] of a block, which config.json says. Errors: kInvalidArgument, naming the file,
 // for one that says nothing of weights in FP8, or that ConfigReader::Fp8Block refuses; those of

@@ -172,8 +172,8 @@ TEST_F(Fp8Folder, IsReadOnAnyMesh) {
   }
 }
 
-// The bits that f32 values have when they are rounded.
-TEST_F(Fp8Folder, IsRoundedOnce) {
+// What f32 values are when they are rounded.
+TEST_F(Fp8Folder, IsRoundedFromF32) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF64}) {
     DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
       Transformer model(Config());
