@@ -58,7 +58,7 @@ void Declare(CLI::App& app, Flags& flags) {
       ->type_name("FOLDER");
   app.add_option("--lora-rank", flags.lora.rank,
                  "train adapters of this rank in place of the weights (default: the weights)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--lora-alpha", flags.lora_alpha,
                  "adapters are multiplied by this, divided by their rank (default: the rank)")
       ->check(CLI::PositiveNumber)

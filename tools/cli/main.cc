@@ -118,7 +118,7 @@ void DeclareStep(CLI::App& app, ExplainFlags& step) {
       ->capture_default_str();
   app.add_option("--lora-rank", step.lora.rank,
                  "train adapters of this rank in place of the weights (default: the weights)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--lora-layers", step.lora.layers, "names of the layers that get adapters")
       ->delimiter(',')
       ->needs("--lora-rank")
