@@ -117,6 +117,8 @@ bool IsOfSignal(int status) { return 128 < status && status <= 128 + SIGRTMAX; }
 
 }  // namespace
 
+Children::Children(std::chrono::duration<double> grace) : grace_(grace) { first_failed = 0; }
+
 Children::~Children() { SignalAll(SIGKILL); }
 
 absl::Status Children::Start(const std::vector<std::string>& command, const Variables& variables,
@@ -164,6 +166,7 @@ int Children::Wait() {
   for (int turn = 0; turn < kMostLeft && PrintAll(0); ++turn) {
   }
   PrintLeft();
+  PassSignalsOn();  // those that came last
   return result_;
 }
 
@@ -183,7 +186,8 @@ void Children::PassSignalsOn() {
   for (const int signal : kPassedOn) {
     if (arrived[signal] == 0) continue;
     arrived[signal] = 0;
-    told_to_end_ |= TellsToEnd(signal);
+    interrupted_ |= TellsToEnd(signal);
+    told_to_end_ |= interrupted_;
     SignalAll(signal);
     if (signal != SIGTSTP) continue;
     raise(SIGSTOP);  // like the ranks; who continues this process means them, too
@@ -296,18 +300,19 @@ void Children::Reap() {
     int status = 0;
     waitpid(child.pid, &status, 0);
     child.ended = true;
-    if (StatusOf(status) != 0) Fail(child.pid, StatusOf(status));
+    if (StatusOf(status) != 0) Fail(child, StatusOf(status));
   }
 }
 
 // The status of the first rank that failed counts. But ranks killed by a signal come before all
 // others, since their peers may exit because of it before we notice; the first of them counts.
-void Children::Fail(int pid, int status) {
-  if (first_failed == 0) first_failed = pid;
+void Children::Fail(const Child& child, int status) {
+  if (first_failed == 0) first_failed = child.pid;
   if (result_ == 0) failed_at_ = std::chrono::steady_clock::now();
   const bool killed = IsOfSignal(status) && urged_ == 0;
-  if (result_ != 0 && (killed == is_killed_ ? pid != first_failed : !killed)) return;
+  if (result_ != 0 && (killed == is_killed_ ? child.pid != first_failed : !killed)) return;
   result_ = status;
+  failed_ = child.label;
   is_killed_ = killed;
 }
 

@@ -14,12 +14,12 @@ namespace dtensor::dtrun {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Each leads a process group, and is killed when dtrun dies.
+// Each leads a process group, and is killed when dtrun dies. One object at a time.
 class Children {
  public:
   // `grace`: after one process has failed, how long the others may take to end by themselves. Then
   // they are asked to end (SIGTERM), and killed 2 s later.
-  explicit Children(std::chrono::duration<double> grace) : grace_(grace) {}
+  explicit Children(std::chrono::duration<double> grace);
   ~Children();  // kills processes that still run, and those that they started
 
   // Starts a program, with these variables in addition to dtrun's own. Its lines are printed with
@@ -32,6 +32,9 @@ class Children {
   // killed, unless the signal was ours; else the exit status of the first that failed; 0 if none
   // did.
   int Wait();
+  // After Wait: the label of the process whose status it returned; whether a signal told us to end.
+  const std::string& failed() const { return failed_; }
+  bool interrupted() const { return interrupted_; }
 
  private:
   struct Stream {
@@ -53,7 +56,7 @@ class Children {
   void Write(int to, absl::string_view text);
   bool PrintAll(int milliseconds);  // false if there was nothing
   void Reap();
-  void Fail(int pid, int status);
+  void Fail(const Child& child, int status);
   void Hurry();
   void SignalAll(int signal);
   bool all_ended() const;
@@ -61,9 +64,11 @@ class Children {
   const std::chrono::duration<double> grace_;
   std::vector<Child> children_;
   int result_ = 0;
+  std::string failed_;
   bool is_killed_ = false;     // that rank
   int urged_ = 0;              // 1: asked to end, 2: killed
   bool told_to_end_ = false;   // by us, or by a forwarded signal
+  bool interrupted_ = false;   // by a forwarded signal
   bool nobody_reads_[3] = {};  // by stream
   std::chrono::steady_clock::time_point looked_;
   std::chrono::steady_clock::time_point failed_at_;

@@ -100,6 +100,33 @@ refuses '--grace: -1 is less than 0 seconds' --grace -1
 refuses '--ranks: 0 is not from 1 to 65536' -n 0
 refuses '--nnodes: 65537 is not from 1 to 65536' --nnodes 65537
 
+# After a failure all start again, as often as was said: in a world of their own, when all before have ended.
+rm -rf begun.* worlds
+again() {  # RESTARTS FAILURES: a program whose rank 1 fails that often
+  rm -rf begun.*
+  timeout 60 "$dtrun" -n 2 --grace 0.1 --max-restarts "$1" bash -c '
+    [[ $DTENSOR_RANK == 0 ]] && { echo "$DTENSOR_ADDRESS $DTENSOR_JOB $DTENSOR_SECRET" >>worlds; sleep 0.3; exit; }
+    for ((k = 1; k <= $1; ++k)); do mkdir begun.$k 2>/dev/null && exit $((40 + k)); done; exit 0' rank "$2" >out 2>err
+}
+again 3 2 || fail "two failures, three restarts: $? $(cat err)"
+[[ $(cat err) == "dtrun: rank 1 ended with status 41; all ranks start again, 1 of 3
+dtrun: rank 1 ended with status 42; all ranks start again, 2 of 3" ]] || fail "two restarts: $(cat err)"
+[[ $(sort -u worlds | wc -l) == 3 && $(cut -d' ' -f2 worlds | sort -u | wc -l) == 3 ]] || fail "worlds: $(cat worlds)"
+again 1 2
+[[ $? == 42 && $(wc -l <err) == 1 ]] || fail "more failures than restarts: $(cat err)"
+again 0 1
+[[ $? == 41 && ! -s err ]] || fail "no restart was asked for: $(cat err)"
+for ends in TERM INT; do  # who tells it to end means it
+  rm -f up
+  env --default-signal=INT,TERM timeout 60 "$dtrun" -n 1 --max-restarts 5 bash -c 'touch up; while :; do sleep 0.05; done' >out 2>err &
+  world=$!
+  until [[ -f up ]]; do sleep 0.05; done
+  kill -"$ends" $world
+  wait $world
+  [[ ! -s err ]] || fail "after SIG$ends: $(cat err)"
+done
+refuses '--max-restarts: -1 is less than 0' --max-restarts -1
+
 # It says what to raise where it has no pipes.
 (ulimit -n 9; "$dtrun" -n 8 true) >out 2>err && fail "8 ranks by 9 open files"
 grep -q 'no pipe for .*: Too many open files; start fewer ranks, or raise .*(ulimit -n)' err ||

@@ -26,6 +26,7 @@ struct Request {
   int ranks = 1, nodes = 1, node = 0;
   std::string address;
   double grace_seconds = 10;
+  int max_restarts = 0;
   std::vector<std::string> command;
 };
 
@@ -58,53 +59,76 @@ std::string CheckCount(const char* flag, int count) {
   return absl::StrCat(flag, ": ", count, " is not from 1 to ", kMost);
 }
 
-int Run(Request request) {
+// What is wrong with a request, or an empty text.
+std::string Check(const Request& request) {
   for (const std::string& wrong :
        {CheckCount("--ranks", request.ranks), CheckCount("--nnodes", request.nodes)}) {
-    if (!wrong.empty()) return Refuse(wrong);
+    if (!wrong.empty()) return wrong;
   }
   if (request.grace_seconds < 0) {
-    return Refuse(absl::StrCat("--grace: ", request.grace_seconds, " is less than 0 seconds"));
+    return absl::StrCat("--grace: ", request.grace_seconds, " is less than 0 seconds");
   }
-  std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
+  if (request.max_restarts < 0) {
+    return absl::StrCat("--max-restarts: ", request.max_restarts, " is less than 0");
+  }
   if (int64_t{request.ranks} * request.nodes > kMostRanks) {
-    return Refuse(absl::StrCat(request.ranks, " ranks on each of ", request.nodes,
-                               " nodes are more than ", kMostRanks));
+    return absl::StrCat(request.ranks, " ranks on each of ", request.nodes, " nodes are more than ",
+                        kMostRanks);
   }
-  if (request.nodes > 1 && (request.address.empty() || secret.empty())) {
-    return Refuse(
-        "several nodes need --address host:port of the first, and DTENSOR_SECRET set to the same "
-        "text on all of them");
+  if (request.nodes > 1 && (request.address.empty() || FromEnvironment("DTENSOR_SECRET").empty())) {
+    return "several nodes need --address host:port of the first, and DTENSOR_SECRET set to the "
+           "same text on all of them";
   }
   if (request.node < 0 || request.node >= request.nodes) {
-    return Refuse(absl::StrCat("there is no node ", request.node, " of ", request.nodes,
-                               "; they count from 0"));
+    return absl::StrCat("there is no node ", request.node, " of ", request.nodes,
+                        "; they count from 0");
   }
+  if (request.address.empty()) return "";
+  const auto read = ParseHostPort(request.address);
+  return read.ok() ? "" : absl::StrCat("--address: ", read.status().message());
+}
+
+// Starts this machine's ranks. On one machine their world has a job, a secret and, unless told one,
+// a port that none before had. On several they have what was given: machines do not agree on how
+// often each has started its ranks.
+absl::Status Start(const Request& request, std::string address, Children& children) {
+  std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
   if (secret.empty()) secret = RandomText();
   if (job.empty() && request.nodes == 1) job = RandomText();
-  Socket reserved;  // kept until all ranks end: nothing tells when rank 0 listens
-  if (request.address.empty()) {
-    const auto address = LocalAddress(reserved);
-    if (!address.ok()) return Refuse(std::string(address.status().message()));
-    request.address = *address;
-  } else if (const auto read = ParseHostPort(request.address); !read.ok()) {
-    return Refuse(absl::StrCat("--address: ", read.status().message()));
-  }
-  Children children{std::chrono::duration<double>(request.grace_seconds)};
   for (int local = 0; local < request.ranks; ++local) {
     const int rank = request.node * request.ranks + local;
-    const absl::Status started =
+    DT_RETURN_IF_ERROR(
         children.Start(request.command,
                        {{"DTENSOR_RANK", absl::StrCat(rank)},
                         {"DTENSOR_SIZE", absl::StrCat(request.ranks * request.nodes)},
                         {"DTENSOR_LOCAL_RANK", absl::StrCat(local)},
-                        {"DTENSOR_ADDRESS", request.address},
+                        {"DTENSOR_ADDRESS", address},
                         {"DTENSOR_JOB", job},
                         {"DTENSOR_SECRET", secret}},
-                       absl::StrCat(rank));
-    if (!started.ok()) return Refuse(std::string(started.message()));
+                       absl::StrCat(rank)));
   }
-  return children.Wait();
+  return absl::OkStatus();
+}
+
+int Run(const Request& request) {
+  if (const std::string wrong = Check(request); !wrong.empty()) return Refuse(wrong);
+  for (int restarts = 0;; ++restarts) {
+    Socket reserved;  // kept until all ranks end: nothing tells when rank 0 listens
+    std::string address = request.address;
+    if (address.empty()) {
+      auto free = LocalAddress(reserved);
+      if (!free.ok()) return Refuse(std::string(free.status().message()));
+      address = *std::move(free);
+    }
+    Children children{std::chrono::duration<double>(request.grace_seconds)};
+    if (const absl::Status started = Start(request, address, children); !started.ok()) {
+      return Refuse(std::string(started.message()));
+    }
+    const int status = children.Wait();
+    if (status == 0 || children.interrupted() || restarts == request.max_restarts) return status;
+    std::fprintf(stderr, "dtrun: rank %s ended with status %d; all ranks start again, %d of %d\n",
+                 children.failed().c_str(), status, restarts + 1, request.max_restarts);
+  }
 }
 
 // Opens standard streams that are closed, so that no file opened later is taken for one of them.
@@ -127,9 +151,11 @@ int Main(int argc, char** argv) {
                  "several machines.");
   app.add_option("--grace", request.grace_seconds,
                  "Seconds that the others have to end by themselves after one has failed.");
+  app.add_option("--max-restarts", request.max_restarts,
+                 "How often all ranks start again, in a new world, after one has failed.");
   // Its own environment may be that of a rank: in a Slurm job, or under another dtrun.
   if (const auto status = ParseLauncherLine(app, argc, argv, request.command)) return *status;
-  return Run(std::move(request));
+  return Run(request);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # checkpoint_test.sh DTENSOR TRAIN DTRUN: a training run is killed, and resumed on the same mesh, as
-# processes, and on other meshes: it has the losses of the run that was not killed. What the program
-# shows, verifies and exports of its checkpoints.
+# processes, by dtrun, and on other meshes: it has the losses of the run that was not killed. What the
+# program shows, verifies and exports of its checkpoints.
 set -uo pipefail
 dtensor=$PWD/$1 train=$PWD/$2 dtrun=$PWD/$3
 cd "$TEST_TMPDIR" || exit 1
@@ -50,6 +50,22 @@ resumes_like 0 "$dtrun" -n 2 "$train" --mesh=dp=2 --plan=fsdp
 resumes_like 1e-5 "$train" --mesh=tp=2
 resumes_like 1e-5 "$train" --mesh=dp=2,tp=2 --plan=zero1+tp+sp
 resumes_like 1e-5 "$train" --mesh=cp=1
+
+# One of dtrun's ranks is killed when something is saved, and all start again from there.
+"$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps=80 --report=full.json >/dev/null 2>&1 || fail "80 steps"
+losses full.json >full.losses
+DTENSOR_SECRET=text "$dtrun" -n 2 --max-restarts=1 bash -c '
+  mkdir "first.$DTENSOR_RANK" 2>/dev/null || exec "$@" --steps=80
+  "$@" --steps=1000000 &
+  until ls restarted/step-* >/dev/null 2>&1; do sleep 0.01; done
+  [[ $DTENSOR_RANK == 0 ]] || kill -KILL $!
+  wait $!' rank "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --save=restarted --save-every=2 --resume \
+  --report=restarted.json >out 2>&1 || fail "dtrun with a restart: $(tail -n 5 out)"
+grep -q 'dtrun: rank 1 ended with status 137; all ranks start again, 1 of 1' out || fail "no restart: $(cat out)"
+losses restarted.json >restarted.losses
+[[ -s restarted.losses && $(first_step restarted.json) -ge 2 ]] || fail "begins anew: $(cat restarted.json)"
+tail -n "$(grep -c . restarted.losses)" full.losses | cmp - restarted.losses || fail "other losses after a restart"
+
 "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --save=killed --resume --steps="$steps" --seed=7 >out 2>&1 &&
   fail "another seed is not refused"
 grep -q -- "--seed: the run in 'killed' was begun with 1, not 7" out || fail "another seed: $(cat out)"
