@@ -83,6 +83,7 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFolder::Tensor& t
 }  // namespace
 
 bool IsFp8(const SafetensorsInfo& info) { return info.type == "F8_E4M3"; }
+std::string Fp8ScalesName(absl::string_view name) { return absl::StrCat(name, "_scale_inv"); }
 
 absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path) {
   DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
@@ -100,7 +101,7 @@ absl::StatusOr<Fp8Weight> Fp8Weight::Find(const SafetensorsFolder& folder, const
   Fp8Weight weight;
   weight.name_ = name;
   weight.stored_ = folder.tensors().find(name)->second;
-  weight.scales_name_ = absl::StrCat(name, "_scale_inv");
+  weight.scales_name_ = Fp8ScalesName(name);
   const Dims& shape = weight.stored_.info->shape;
   const auto refuse = [&](absl::string_view why) {
     return InvalidArgument({"'", weight.stored_.file->path(), "': tensor ", absl::string_view(name),

@@ -19,6 +19,7 @@ namespace dtensor {
 namespace internal {
 
 bool IsFp8(const SafetensorsInfo& info);
+std::string Fp8ScalesName(absl::string_view name);  // of tensor `name`
 
 // [rows, columns] of a block, which config.json says. Errors: kInvalidArgument, naming the file,
 // for one that says nothing of weights in FP8, or that ConfigReader::Fp8Block refuses; those of
@@ -32,7 +33,6 @@ class Fp8Weight {
   static absl::StatusOr<Fp8Weight> Find(const SafetensorsFolder& folder, const std::string& name,
                                         absl::Span<const int64_t> block);
 
-  const std::string& scales_name() const { return scales_name_; }
   const Dims& block() const { return block_; }  // of as many dimensions as the tensor
 
   // The values of those elements whose indices are in `region`, row-major, into `out`. Returns how

@@ -90,6 +90,7 @@ class Matcher {
         return absl::OkStatus();
       }
       used_.insert(found->first);
+      if (IsFp8(*found->second.info)) used_.insert(Fp8ScalesName(found->first));
       sources.push_back({part, found->first, found->second});
     }
     if (target.sources.empty()) target.sources = std::move(sources);
@@ -159,7 +160,6 @@ class Matcher {
     }
     absl::StatusOr<Fp8Weight> found = Fp8Weight::Find(folder_, source.name, fp8_block_);
     if (!found.ok()) return InvalidArgument({who_, found.status().message()});
-    used_.insert(found->scales_name());
     source.fp8 = *std::move(found);
     return absl::OkStatus();
   }

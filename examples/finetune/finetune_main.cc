@@ -61,7 +61,7 @@ void Declare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--lora-alpha", flags.lora_alpha,
                  "adapters are multiplied by this, divided by their rank (default: the rank)")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-6, 1e6))
       ->needs("--lora-rank");
   app.add_option("--lora-layers", flags.lora.layers, "names of the layers that get adapters")
       ->delimiter(',')

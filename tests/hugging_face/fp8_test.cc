@@ -196,6 +196,34 @@ TEST_F(Fp8Folder, IsRoundedFromF32) {
   }
 }
 
+// The files may have a tied weight under both of its names, each with scales; the first is read.
+TEST_F(Fp8Folder, MayHaveATiedWeightTwice) {
+  TransformerConfig tied = Config();
+  tied.tie_embeddings = true;
+  Make(tied);
+  const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  Raw& stored = Find(embedding);
+  const Dims blocks = {(tied.vocab + kBlock[0] - 1) / kBlock[0],
+                       (tied.dim + kBlock[1] - 1) / kBlock[1]};
+  stored.type = "F8_E4M3";
+  stored.bytes = std::string(tied.vocab * tied.dim, '\x38');  // 1
+  const Raw copy = {head, stored.type, stored.shape, stored.bytes};
+  const std::string scales = BytesOf(std::vector<float>(blocks[0] * blocks[1], 0.25f));
+  tensors_.push_back(copy);
+  for (const std::string& name : {embedding, head}) {
+    tensors_.push_back({name + "_scale_inv", "F32", blocks, scales});
+  }
+  Write(folder_, tensors_);
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Transformer model(tied);
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
+    DT_RETURN_IF_ERROR(LoadHuggingFace(model, folder_).status());
+    DT_ASSIGN_OR_RETURN(const auto values, ValuesOf(model));
+    EXPECT_EQ(values.at(embedding), std::vector<float>(tied.vocab * tied.dim, 0.25f));
+    return absl::OkStatus();
+  }));
+}
+
 TEST_F(Fp8Folder, MayHaveScalesInBf16) {
   Raw& scales = Find(name_ + "_scale_inv");
   scales.type = "BF16";
