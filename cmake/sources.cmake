@@ -479,6 +479,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
   dtensor/nn/balancing.cc
+  dtensor/nn/batch_norm.cc
   dtensor/nn/bert.cc
   dtensor/nn/config_reader.cc
   dtensor/nn/containers.cc
@@ -503,6 +504,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/optim/parameter_checks.cc
   dtensor/nn/optim/sgd.cc
   dtensor/nn/parameter.cc
+  dtensor/nn/resnet.cc
   dtensor/nn/rope_config.cc
   dtensor/nn/state_dict.cc
   dtensor/nn/transformer.cc
@@ -555,6 +557,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/layout/text_scanner.h
   dtensor/nn/attention_module.h
   dtensor/nn/balancing.h
+  dtensor/nn/batch_norm.h
   dtensor/nn/bert.h
   dtensor/nn/containers.h
   dtensor/nn/conv.h
@@ -577,6 +580,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/optim/optimizer.h
   dtensor/nn/optim/sgd.h
   dtensor/nn/parameter.h
+  dtensor/nn/resnet.h
   dtensor/nn/state_dict.h
   dtensor/nn/transformer.h
   parallel_plans/context_parallel.h

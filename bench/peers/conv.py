@@ -1,4 +1,4 @@
-"""Convolutions and sums along a dimension (//bench:conv), and PyTorch's, one thread, in turn.
+"""Convolutions, batch norm, a ResNet-18 and sums along a dimension (//bench:conv), and PyTorch's, one thread, in turn.
 
   bazel build //bench:conv && $(bench/peers/setup) bench/peers/conv.py [--rounds 3] [--filter same]
 
@@ -25,6 +25,37 @@ def causal(x, w):
     return lambda: F.conv1d(F.pad(x, (3, 0)), w, groups=512)
 
 
+class Layer(torch.nn.Module):
+    """A basic layer of ResNet."""
+
+    def __init__(self, n, m, stride):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*norm(n, m, 3, stride), torch.nn.ReLU(), *norm(m, m, 3))
+        self.shortcut = torch.nn.Sequential(*(norm(n, m, 1, stride) if n != m else []))
+
+    def forward(self, x):
+        return F.relu(self.layers(x) + self.shortcut(x))
+
+
+def norm(n, m, size, stride=1):
+    return torch.nn.Conv2d(n, m, size, stride, size // 2, bias=False), torch.nn.BatchNorm2d(m)
+
+
+def resnet18():
+    stem = [*norm(3, 64, 7, 2), torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1)]
+    layers = [layer for n, m in ((64, 64), (64, 128), (128, 256), (256, 512))
+              for layer in (Layer(n, m, 1 if n == m else 2), Layer(m, m, 1))]
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(512, 10)]
+    return torch.nn.Sequential(*stem, *layers, *head).to(memory_format=torch.channels_last)
+
+
+def with_parameters(module, x):
+    """A call, and that gradients are wanted of parameters, too."""
+    call = lambda: module(x)
+    call.parameters = list(module.parameters())
+    return call
+
+
 def operands(*shapes):
     made = [torch.randn(*shape) for shape in shapes]
     return [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in made]
@@ -37,6 +68,8 @@ def rows():
     yield "patches", operands((8, 3, 224, 224), (768, 3, 16, 16)), lambda x, w: conv(x, w, stride=16)
     yield "depthwise", operands((8, 192, 28, 28), (192, 1, 3, 3)), lambda x, w: conv(x, w, padding=1, groups=192)
     yield "causal", operands((2, 512, 2048), (512, 1, 4)), causal
+    yield "batch_norm", operands((8, 64, 56, 56)), lambda x: with_parameters(torch.nn.BatchNorm2d(64), x)
+    yield "resnet18", operands((8, 3, 128, 128)), lambda x: with_parameters(resnet18(), x)
     yield "cumsum_rows", operands((256, 4096)), lambda x: lambda: x.cumsum(1)
     yield "cumsum_columns", operands((8, 512, 256)), lambda x: lambda: x.cumsum(1)
 
@@ -58,6 +91,7 @@ def torch_ms(leaves, make, train, seconds):
     if not train:
         with torch.no_grad():
             return shortest(forward, seconds)
+    leaves = leaves + getattr(forward, "parameters", [])
     return shortest(lambda: torch.autograd.grad(forward().sum(), leaves), seconds)
 
 

@@ -34,7 +34,8 @@ constexpr int64_t kPieceBytes = int64_t{4} << 20;
 // Tensors in files that are not parameters.
 bool IsPassedOver(absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") || absl::EndsWith(name, ".attn.bias") ||
-         absl::EndsWith(name, ".attn.masked_bias") || absl::EndsWith(name, "position_ids");
+         absl::EndsWith(name, ".attn.masked_bias") || absl::EndsWith(name, "position_ids") ||
+         absl::EndsWith(name, ".num_batches_tracked");  // of a BatchNorm: batch_norm.h
 }
 
 // Paths, with a '.' behind, of layers that predict a second token: DeepSeek-V3's files and those of

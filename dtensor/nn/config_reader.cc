@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "dtensor/runtime/core/status.h"
 #include "nlohmann/json.hpp"
 
@@ -271,6 +272,15 @@ std::vector<std::string> ConfigReader::Texts(absl::string_view name) {
   if (!list.has_others && list.numbers.empty()) return list.texts;
   Refuse(name, "give a list of texts");
   return {};
+}
+
+int64_t ConfigReader::Members(absl::string_view name, int64_t if_missing) {
+  if (!HasObject(name)) return if_missing;
+  const std::string prefix = absl::StrCat(name, ".");
+  return absl::c_count_if(members_, [&](const auto& member) {
+    absl::string_view rest = member.first;
+    return absl::ConsumePrefix(&rest, prefix) && !absl::StrContains(rest, '.');
+  });
 }
 
 absl::Status CheckSizes(absl::string_view model, absl::Span<const NamedSize> sizes) {

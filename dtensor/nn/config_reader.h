@@ -59,6 +59,8 @@ class ConfigReader {
   std::vector<int64_t> Indices(absl::string_view name, int64_t size);
   // A list of texts. If it is missing, it is empty.
   std::vector<std::string> Texts(absl::string_view name);
+  // The number of an object's members.
+  int64_t Members(absl::string_view name, int64_t if_missing);
   // A name of gelu_mlp.h.
   GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
   bool Has(absl::string_view name) const;     // it exists and is not null

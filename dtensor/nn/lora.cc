@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<NamedLayer>> Chosen(Module& model, const LoraOptions&
 ParameterPtr NewAdapter(Dims shape, ParameterInit init, const Parameter& weight) {
   ParameterPtr parameter = Parameter::New(std::move(shape), std::move(init));
   parameter->dtype = weight.dtype;
-  parameter->keeps_dtype = weight.keeps_dtype;
+  parameter->keeps_precision = weight.keeps_precision;
   parameter->is_adapter = true;
   return parameter;
 }

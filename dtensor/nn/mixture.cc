@@ -125,7 +125,7 @@ RouterLayer::RouterLayer(const MixtureConfig& config)
     : LinearLayer(config.dim, config.experts, config.stddev) {
   if (config.score == RouterScore::kSoftmax) return;
   expert_bias_ = Parameter::New({config.experts}, ParameterInit::Constant(0));
-  expert_bias_->keeps_dtype = true;  // BalanceByBias takes small steps
+  expert_bias_->keeps_precision = true;  // BalanceByBias takes small steps
   AddBuffer("e_score_correction_bias", expert_bias_, {DimRole::kOutput});
 }
 

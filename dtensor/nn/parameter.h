@@ -97,7 +97,7 @@ struct Parameter {
   // (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
-  bool keeps_dtype = false;  // Module::SetDType leaves it as it is
+  bool keeps_precision = false;  // Module::SetDType gives it no narrower type
   // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.
   bool trained = true;
   // Whether it is of an adapter (lora.h): files with a model's weights lack it.

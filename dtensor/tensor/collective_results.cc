@@ -78,6 +78,12 @@ bool UsesKeptResults(const Context& context) {
   return false;
 }
 
+bool IsRecomputing(const Context& context) {
+  const RecomputedRun* run = context.recomputed_run();
+  while (run != nullptr && !run->again_) run = run->outer_;
+  return run != nullptr;
+}
+
 std::optional<uint64_t> NumberMadeAgain(const Context& context, uint64_t mesh_digest) {
   RecomputedRun* run = context.recomputed_run();
   while (run != nullptr && !run->again_) run = run->outer_;

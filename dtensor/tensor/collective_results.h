@@ -13,6 +13,7 @@
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tensor/recompute.h"
 
 namespace dtensor {
 
@@ -59,6 +60,7 @@ class RecomputedRun {
   friend void KeepResults(Context&, const CollectiveCall&, absl::Span<const Tensor>);
   friend bool KeepsResults(const Context&);
   friend bool UsesKeptResults(const Context&);
+  friend bool IsRecomputing(const Context&);
   friend std::optional<uint64_t> NumberMadeAgain(const Context&, uint64_t);
   Context& context_;
   RecomputedRun* const outer_;  // the run inside which this one runs

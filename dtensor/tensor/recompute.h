@@ -46,6 +46,11 @@ struct RecomputeOptions {
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
                     const RecomputeOptions& options = {});
 
+// Whether a function of Recompute() runs again, for Backward. What a function does besides making
+// its results, such as counting its calls or keeping running statistics, it does where this is
+// false.
+bool IsRecomputing(const Context& context);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_TENSOR_RECOMPUTE_H_

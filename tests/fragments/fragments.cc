@@ -14,6 +14,7 @@
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/optim/lr_schedule.h"
+#include "dtensor/nn/resnet.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/ops/windows.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
@@ -28,10 +29,12 @@ absl::Status Checkpoints(Context& context, Module& model, AdamW& adamw, const Lr
   return absl::OkStatus();
 }
 
-absl::Status Convolutions(const TensorOr& x, const TensorOr& sequence, const TensorOr& weight) {
+absl::Status Convolutions(Context& context, const DeviceMesh& mesh, const TensorOr& x,
+                          const TensorOr& sequence, const TensorOr& weight, const TensorOr& images,
+                          const std::string& text, const std::string& folder) {
 #include "tests/fragments/convolutions.inc"
-  DT_RETURN_IF_ERROR(smaller.status());
-  return causal.status();
+  for (const TensorOr& tensor : {smaller, causal, logits}) DT_RETURN_IF_ERROR(tensor.status());
+  return absl::OkStatus();
 }
 
 absl::Status Generation(Context& context, const std::string& config_json, const DeviceMesh& mesh) {

@@ -34,21 +34,28 @@ TensorOr Operand(Context& context, const DeviceMesh& mesh, const Dims& shape) {
   return Distribute<int32_t>(context, whole, shape, ids);
 }
 
-absl::StatusOr<Values> Read(Module& model, bool gradients) {
+// On every rank of the mesh, whatever stage has it.
+absl::StatusOr<std::vector<double>> ReadOn(const DeviceMesh& mesh, const DistributedTensor& x) {
+  DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
+                      x.Detach().Redistribute(Layout::Replicated(mesh, x.ndim())));
+  return ToGlobal<double>(whole);
+}
+
+}  // namespace
+
+absl::StatusOr<Values> ValuesOn(const DeviceMesh& mesh, Module& model, bool gradients) {
   Values all;
   absl::Status status;
   model.VisitParameters([&](const std::string& path, Parameter& parameter) {
     const DistributedTensor tensor = gradients ? parameter.tensor.grad() : parameter.tensor;
     if (!tensor.defined()) return;
-    auto values = ToGlobal<double>(tensor);
+    auto values = ReadOn(mesh, tensor);
     status.Update(values.status());
     if (values.ok()) all[path] = *std::move(values);
   });
   DT_RETURN_IF_ERROR(status);
   return all;
 }
-
-}  // namespace
 
 absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run,
                                           const MeshAndPlan& place) {
@@ -75,13 +82,13 @@ absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run
     DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), all)));
     DT_RETURN_IF_ERROR(ReduceGradients(model->Parameters()));
     if (step == 0) {
-      DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));
-      DT_ASSIGN_OR_RETURN(outcome.gradients, Read(*model, true));
+      DT_ASSIGN_OR_RETURN(outcome.y, ReadOn(mesh, y));
+      DT_ASSIGN_OR_RETURN(outcome.gradients, ValuesOn(mesh, *model, /*gradients=*/true));
     }
     DT_RETURN_IF_ERROR(adamw.Step(0.02));
     adamw.ClearGradients();
   }
-  DT_ASSIGN_OR_RETURN(outcome.weights, Read(*model, false));
+  DT_ASSIGN_OR_RETURN(outcome.weights, ValuesOn(mesh, *model, /*gradients=*/false));
   return outcome;
 }
 

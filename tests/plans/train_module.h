@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dims.h"
@@ -38,6 +39,10 @@ struct ModuleOutcome {
   Values gradients, weights;  // of the first step; after three
   TrafficTable forward;       // of the first step
 };
+
+// All parameters and buffers, or the gradients that there are, on every rank of the mesh.
+absl::StatusOr<ModuleOutcome::Values> ValuesOn(const DeviceMesh& mesh, Module& model,
+                                               bool gradients);
 
 inline auto ValueFields(ModuleOutcome& o) {
   return std::tie(o.y, o.gradients, o.weights, o.forward);
