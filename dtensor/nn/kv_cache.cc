@@ -267,10 +267,11 @@ absl::Status KvCache::Truncate(int64_t row, int64_t length) {
                             absl::StrCat(row), " to keep"});
   }
   const int64_t end = std::exchange(lengths_[row], length);
+  if (length == end) return absl::OkStatus();
   for (const Layer& layer : layers_) {
-    if (!layer.k.defined() || length == end) continue;
-    DT_RETURN_IF_ERROR(Forget(layer.k, row, length, end));
-    DT_RETURN_IF_ERROR(Forget(layer.v, row, length, end));
+    for (const DistributedTensor& kept : {layer.k, layer.v}) {
+      if (kept.defined()) DT_RETURN_IF_ERROR(Forget(kept, row, length, end));
+    }
   }
   return absl::OkStatus();
 }
@@ -278,7 +279,9 @@ absl::Status KvCache::Truncate(int64_t row, int64_t length) {
 int64_t KvCache::local_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
-    if (layer.k.defined()) bytes += layer.k.local().bytes() + layer.v.local().bytes();
+    for (const DistributedTensor& kept : {layer.k, layer.v}) {
+      if (kept.defined()) bytes += kept.local().bytes();
+    }
   }
   return bytes;
 }
@@ -300,33 +303,55 @@ TensorOr KvCache::NewTensor(const DistributedTensor& like) const {
   return made;
 }
 
-TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k,
-                         const TensorOr& v, AttentionOptions options) {
-  for (const TensorOr* const x : {&q, &k, &v}) DT_RETURN_IF_ERROR(x->status());
+absl::Status KvCache::Keep(DistributedTensor& kept, const TensorOr& x) const {
+  DT_RETURN_IF_ERROR(x.status());
+  if (!kept.defined()) {
+    DT_ASSIGN_OR_RETURN(kept, NewTensor(*x));
+  }
+  return WriteTokens(kept, x, lengths_, counts_);
+}
+
+absl::StatusOr<KvCache::Layer*> KvCache::Enter(const KvCacheSlot& slot) {
   Layer& layer = layers_[slot.attention];
   if (layer.pass == pass_) {
     return InvalidArgument({kWho, "attention ", absl::StrCat(slot.attention),
                             " runs twice in one pass; each use of it needs keys of its own"});
   }
   layer.pass = pass_;
-  if (!layer.k.defined()) {
-    DT_ASSIGN_OR_RETURN(layer.k, NewTensor(*k));
-    DT_ASSIGN_OR_RETURN(layer.v, NewTensor(*v));
-  }
-  DT_RETURN_IF_ERROR(WriteTokens(layer.k, k, lengths_, counts_));
-  DT_RETURN_IF_ERROR(WriteTokens(layer.v, v, lengths_, counts_));
+  return &layer;
+}
+
+TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k,
+                         const TensorOr& v, AttentionOptions options) {
+  for (const TensorOr* const x : {&q, &k, &v}) DT_RETURN_IF_ERROR(x->status());
+  DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
+  DT_RETURN_IF_ERROR(Keep(layer->k, k));
+  DT_RETURN_IF_ERROR(Keep(layer->v, v));
+  return AttendTo(layer->k, layer->v, q, std::move(options));
+}
+
+TensorOr KvCache::AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& x,
+                              AttentionOptions options) {
+  for (const TensorOr* const given : {&q, &x}) DT_RETURN_IF_ERROR(given->status());
+  DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
+  DT_RETURN_IF_ERROR(Keep(layer->k, x));
+  return AttendTo(layer->k, layer->k, q, std::move(options));
+}
+
+TensorOr KvCache::AttendTo(const DistributedTensor& k, const DistributedTensor& v,
+                           const TensorOr& q, AttentionOptions options) const {
   options.query_offset = positions_.first;
   options.row_offsets = positions_.rows;
   options.dropout = 0;
   const bool by_rows = !positions_.rows.empty();  // one of the sequences must not be sharded then
   if (options_.sequence_axis.empty() || (q->shape()[1] > 1 && !by_rows)) {
-    return Attention(q, layer.k, layer.v, options);
+    return Attention(q, k, v, options);
   }
   // A plan may have sharded the queries over the cache's axis, too. A single token goes to the
   // shards of the cache: to bring these to the rank that has the token moves more with each token,
   // and needs a decision for each position.
   DT_ASSIGN_OR_RETURN(const Layout whole, q->layout().WithDim(1, DimLayout()));
-  return Attention(q->Redistribute(whole), layer.k, layer.v, options);
+  return Attention(q->Redistribute(whole), k, v, options);
 }
 
 TensorOr KvCache::LastTokens(const DistributedTensor& x) const {

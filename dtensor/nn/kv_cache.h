@@ -12,7 +12,8 @@
 // a batch the same bits.
 //
 // Memory: each attention has a tensor of keys and one of values, [batch, capacity, kv_heads,
-// head_dim] (of latent attention those of all heads), created by the first Append. They are laid
+// head_dim], created by the first Append. (Latent attention has one of both, whose one head is the
+// latent vector: latent_attention.h.) They are laid
 // out as the model's keys are (tensor parallelism shards them by heads), except that the sequence
 // is not sharded, or sharded over `sequence_axis`; then each rank attends to its part, and the
 // results are merged by log-sum-exp. They are allocated once and never move: a step writes its
@@ -92,7 +93,8 @@ class KvCache {
   absl::Status Truncate(int64_t row, int64_t length);
   // The bytes that this rank keeps.
   int64_t local_bytes() const;
-  // Keys and values of attention i; undefined before the first Append.
+  // Keys and values of attention i; undefined before the first Append. Values are also undefined if
+  // they are the keys (AttendToOne).
   int num_attentions() const { return static_cast<int>(layers_.size()); }
   const DistributedTensor& keys(int i) const { return layers_[i].k; }
   const DistributedTensor& values(int i) const { return layers_[i].v; }
@@ -110,13 +112,16 @@ class KvCache {
   // of q to them and to the tokens before. The offsets in `options` are set here.
   TensorOr Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k, const TensorOr& v,
                   AttentionOptions options);
+  // The same where x [batch, s, kv_heads, head_dim] is both keys and values.
+  TensorOr AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& x,
+                       AttentionOptions options);
   // The last real token of each row: [batch, s, features] -> [batch, 1, features].
   TensorOr LastTokens(const DistributedTensor& x) const;
 
  private:
   struct Layer {
-    DistributedTensor k, v;
-    uint64_t pass = 0;  // the pass that last wrote it
+    DistributedTensor k, v;  // undefined: none so far, or none at all of v
+    uint64_t pass = 0;       // the pass that last wrote it
   };
   // A module that takes part, and the number of its attention, or -1.
   struct Part {
@@ -128,6 +133,12 @@ class KvCache {
   absl::Status CheckAppend(const DistributedTensor& ids, absl::Span<const int64_t> counts) const;
   void SetPositions(int64_t s, absl::Span<const int64_t> counts);
   TensorOr NewTensor(const DistributedTensor& like) const;
+  // Writes x to the tensor, which is made if there is none.
+  absl::Status Keep(DistributedTensor& kept, const TensorOr& x) const;
+  // The slot's attention, which runs for the first time in this pass.
+  absl::StatusOr<Layer*> Enter(const KvCacheSlot& slot);
+  TensorOr AttendTo(const DistributedTensor& k, const DistributedTensor& v, const TensorOr& q,
+                    AttentionOptions options) const;
 
   Module& model_;
   const KvCacheOptions options_;

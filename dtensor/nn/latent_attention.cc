@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -37,14 +38,15 @@ LatentAttention::LatentAttention(const TransformerConfig& config)
       rotary_dim_(config.rotary_dim),
       v_head_dim_(config.v_head_dim),
       kv_lora_rank_(config.kv_lora_rank),
+      plain_(head_size_ - rotary_dim_),
       width_(std::max(head_size_, v_head_dim_)),
       interleaved_(config.rope_interleaved),
       rope_{config.rope_theta, config.rope_scaling},
       kv_a_(config.dim, kv_lora_rank_ + rotary_dim_, config.init_stddev, {},
             LinearLayer::BiasIf(config.qkv_bias)),
       kv_norm_(kv_lora_rank_, kLatentNormEps),
-      kv_b_(kv_lora_rank_, heads_ * (head_size_ - rotary_dim_ + v_head_dim_), config.init_stddev,
-            {.out = head_size_ - rotary_dim_ + v_head_dim_}),
+      kv_b_(kv_lora_rank_, heads_ * (plain_ + v_head_dim_), config.init_stddev,
+            {.out = plain_ + v_head_dim_}),
       o_(heads_ * v_head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
          {.in = v_head_dim_}, LinearLayer::BiasIf(config.o_bias)) {
   const int64_t from = config.q_lora_rank > 0 ? config.q_lora_rank : config.dim;
@@ -72,29 +74,72 @@ TensorOr LatentAttention::Queries(const DistributedTensor& x) {
   return Reshape(q, {x.shape()[0], x.shape()[1], heads_, head_size_});
 }
 
-absl::StatusOr<LatentAttention::Heads> LatentAttention::HeadsOf(const DistributedTensor& x,
-                                                                const RopeOptions& rope) {
-  const int64_t batch = x.shape()[0], sequence = x.shape()[1], plain = head_size_ - rotary_dim_;
-  DT_ASSIGN_OR_RETURN(const auto q, SplitTensor(Queries(x), -1, {plain, rotary_dim_}));
+absl::StatusOr<LatentAttention::Projected> LatentAttention::Project(const DistributedTensor& x) {
+  const RopeOptions rope = slot_.Positioned(rope_);
+  DT_ASSIGN_OR_RETURN(const auto q, SplitTensor(Queries(x), -1, {plain_, rotary_dim_}));
   DT_ASSIGN_OR_RETURN(const auto latent, SplitTensor(kv_a_(x), -1, {kv_lora_rank_, rotary_dim_}));
-  const TensorOr made =
-      Reshape(kv_b_(kv_norm_(latent[0])), {batch, sequence, heads_, plain + v_head_dim_});
-  DT_ASSIGN_OR_RETURN(const auto kv, SplitTensor(made, -1, {plain, v_head_dim_}));
-  const TensorOr one_key = Reshape(latent[1], {batch, sequence, 1, rotary_dim_});
-  const TensorOr key =
-      Expand(Rotated(one_key, rope, interleaved_), {batch, sequence, heads_, rotary_dim_});
-  Heads heads;
-  DT_ASSIGN_OR_RETURN(heads.q,
-                      FilledUp(Concat({q[0], Rotated(q[1], rope, interleaved_)}, -1), width_));
-  DT_ASSIGN_OR_RETURN(heads.k, FilledUp(Concat({kv[0], key}, -1), width_));
-  DT_ASSIGN_OR_RETURN(heads.v, FilledUp(kv[1], width_));
-  return heads;
+  const TensorOr one_key = Reshape(latent[1], {x.shape()[0], x.shape()[1], 1, rotary_dim_});
+  Projected projected{.q = q[0]};
+  DT_ASSIGN_OR_RETURN(projected.q_rotated, Rotated(q[1], rope, interleaved_));
+  DT_ASSIGN_OR_RETURN(projected.c, kv_norm_(latent[0]));
+  DT_ASSIGN_OR_RETURN(projected.r, Rotated(one_key, rope, interleaved_));
+  return projected;
+}
+
+TensorOr LatentAttention::AttendByHeads(const Projected& x) {
+  const int64_t batch = x.c.shape()[0], sequence = x.c.shape()[1];
+  const TensorOr made = Reshape(kv_b_(x.c), {batch, sequence, heads_, plain_ + v_head_dim_});
+  DT_ASSIGN_OR_RETURN(const auto kv, SplitTensor(made, -1, {plain_, v_head_dim_}));
+  const TensorOr key = Expand(x.r, {batch, sequence, heads_, rotary_dim_});
+  const TensorOr mixed = Attention(FilledUp(Concat({x.q, x.q_rotated}, -1), width_),
+                                   FilledUp(Concat({kv[0], key}, -1), width_),
+                                   FilledUp(kv[1], width_), attention_options());
+  return Slice(mixed, -1, 0, v_head_dim_);
+}
+
+absl::StatusOr<LatentAttention::Rows> LatentAttention::RowsOfHeads(
+    const Parameter& matrix, const DistributedTensor& beside) const {
+  const TensorOr rows = Cast(matrix.ValueOn(beside.mesh()), beside.dtype());
+  return SplitTensor(Reshape(rows, {heads_, plain_ + v_head_dim_, matrix.shape[1]}), 1,
+                     {plain_, v_head_dim_});
+}
+
+TensorOr LatentAttention::ThroughKeys(const DistributedTensor& q) const {
+  constexpr absl::string_view kRule = "b s h p, h p r -> b s h r";
+  DT_ASSIGN_OR_RETURN(const Rows rows, RowsOfHeads(*kv_b_.weight(), q));
+  const TensorOr y = Einsum(kRule, q, rows[0]);
+  if (!kv_b_.adapter()) return y;
+  const auto& [a, b, scale, dropout] = *kv_b_.adapter();
+  DT_ASSIGN_OR_RETURN(const Rows of_b, RowsOfHeads(*b, q));
+  const TensorOr low = Scale(Einsum(kRule, q, of_b[0]), scale);
+  return Add(y, MatMul(low, Cast(a->ValueOn(q.mesh()), q.dtype())));
+}
+
+TensorOr LatentAttention::ThroughValues(const DistributedTensor& sums) const {
+  constexpr absl::string_view kRule = "b s h r, h v r -> b s h v";
+  DT_ASSIGN_OR_RETURN(const Rows rows, RowsOfHeads(*kv_b_.weight(), sums));
+  const TensorOr y = Einsum(kRule, sums, rows[1]);
+  if (!kv_b_.adapter()) return y;
+  const auto& [a, b, scale, dropout] = *kv_b_.adapter();
+  DT_ASSIGN_OR_RETURN(const Rows of_b, RowsOfHeads(*b, sums));
+  const TensorOr low = Linear(sums, Cast(a->ValueOn(sums.mesh()), sums.dtype()));
+  return Add(y, Einsum(kRule, Scale(low, scale), of_b[1]));
+}
+
+TensorOr LatentAttention::AttendByLatents(const Projected& x) {
+  const int64_t batch = x.c.shape()[0], sequence = x.c.shape()[1];
+  const TensorOr queries = Concat({ThroughKeys(x.q), x.q_rotated}, -1);
+  const TensorOr c = Reshape(x.c, {batch, sequence, 1, kv_lora_rank_});
+  const TensorOr mixed =
+      slot_.cache->AttendToOne(slot_, queries, Concat({c, x.r}, -1), attention_options());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor sums, Slice(mixed, -1, 0, kv_lora_rank_));
+  return ThroughValues(sums);
 }
 
 TensorOr LatentAttention::Forward(const DistributedTensor& x) {
-  DT_ASSIGN_OR_RETURN(const Heads heads, HeadsOf(x, slot_.Positioned(rope_)));
-  const TensorOr mixed = slot_.Attend(heads.q, heads.k, heads.v, attention_options());
-  const TensorOr values = Slice(mixed, -1, 0, v_head_dim_);
+  DT_ASSIGN_OR_RETURN(const Projected projected, Project(x));
+  const TensorOr values =
+      slot_.cache == nullptr ? AttendByHeads(projected) : AttendByLatents(projected);
   return o_(Reshape(values, {x.shape()[0], x.shape()[1], heads_ * v_head_dim_}));
 }
 

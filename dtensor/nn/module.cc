@@ -269,6 +269,7 @@ void Module::SetDType(DType dtype) {
     DT_REQUIRE(!parameter.tensor.defined(),
                "Module::SetDType() of a model of which a parameter has memory; call it before the "
                "model is materialized, or a plan is applied to it");
+    if (!IsFloat(parameter.dtype)) return;
     if (parameter.keeps_precision && SizeOf(dtype) < SizeOf(parameter.dtype)) return;
     parameter.dtype = dtype;
   });

@@ -137,7 +137,7 @@ class Module {
   // No communication. Errors, after which nothing has changed: kInvalidArgument for a mesh whose
   // number of ranks is not that of the world; those of Parameter::Check. Failures.
   absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
-  // Sets the type of all parameters, but for those that keep a wider one
+  // Sets the type of all parameters of floats, but for those that keep a wider one
   // (Parameter::keeps_precision). Requires: none is materialized.
   void SetDType(DType dtype);
   // Skips the initialization of all parameters but adapters' (lora.h), since all will be loaded.

@@ -184,6 +184,33 @@ TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
 }
 
 // What wraps a module has its names, and so none of them for itself.
+// A counter and a mask are no floats, and a bias that moves by small steps is no narrower one.
+TEST(Module, HasATypeOfItsFloats) {
+  class Counted : public Module {
+   public:
+    explicit Counted(const std::vector<DType>& dtypes) {
+      for (const DType dtype : dtypes) {
+        const ParameterPtr buffer = Parameter::New({3}, ParameterInit::Constant(1));
+        buffer->dtype = dtype;
+        AddBuffer(std::string(ToString(dtype)), buffer);
+      }
+      const ParameterPtr precise = Parameter::New({3}, ParameterInit::Constant(1));
+      precise->keeps_precision = true;
+      AddBuffer("precise", precise);
+    }
+  };
+  const auto types_of = [](Module& module) {
+    std::vector<DType> types;
+    for (const OwnParameter& own : module.own_parameters()) types.push_back(own.parameter->dtype);
+    return types;
+  };
+  Counted module({DType::kI64, DType::kBool, DType::kF16});
+  module.SetDType(DType::kBF16);
+  EXPECT_THAT(types_of(module), ElementsAre(DType::kI64, DType::kBool, DType::kBF16, DType::kF32));
+  module.SetDType(DType::kF64);
+  EXPECT_THAT(types_of(module), ElementsAre(DType::kI64, DType::kBool, DType::kF64, DType::kF64));
+}
+
 TEST(JoinPath, PutsADotBetweenNames) {
   EXPECT_EQ(JoinPath("layers.0", "attn"), "layers.0.attn");
   EXPECT_EQ(JoinPath("", "attn"), "attn");  // of the model itself
