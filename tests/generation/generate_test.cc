@@ -19,7 +19,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Generate, GivesTheSameTextOnEveryMesh) {
+class GenerateBy : public ::testing::TestWithParam<TransformerConfig (*)()> {};
+INSTANTIATE_TEST_SUITE_P(Models, GenerateBy, ::testing::Values(Llama, DeepSeek));
+
+TEST_P(GenerateBy, GivesTheSameTextOnEveryMesh) {
   const Rows prompts = {{1, 2, 3, 4, 5}, {7}, {9, 9}};
   for (const SamplingOptions& sampling :
        {SamplingOptions(),
@@ -28,7 +31,7 @@ TEST(Generate, GivesTheSameTextOnEveryMesh) {
     for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=3", "tp=6", "pp=2", "pp=2,tp=3"}) {
       SCOPED_TRACE(absl::StrCat(mesh, " ", sampling.temperature));
       DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
-        Placed<TransformerConfig> placed(Llama());
+        Placed<TransformerConfig> placed(GetParam()());
         DT_RETURN_IF_ERROR(placed.Place(context, mesh));
         DT_ASSIGN_OR_RETURN(const auto cache,
                             KvCache::Create(placed.model, {.batch = 3, .capacity = 24}));
