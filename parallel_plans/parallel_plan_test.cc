@@ -176,6 +176,8 @@ TEST(ParallelPlan, RefusesAPatternThatMatchesNothing) {
   EXPECT_THAT(
       Apply(1, "tp=1", ParallelPlan({{"upp", Colwise("tp")}})),
       Refuses(AllOf(HasSubstr("{\"upp\", Colwise(\"tp\")}"), HasSubstr("nearest is \"up\""))));
+  EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"{up,down", Colwise("tp")}})),
+              Refuses(HasSubstr("a '{' is not closed")));
 }
 
 TEST(ParallelPlan, RefusesTwoLinesForOneModuleAndAxis) {

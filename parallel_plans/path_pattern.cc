@@ -24,6 +24,8 @@ class Pattern {
     }
   }
 
+  bool is_sound() const { return sound_; }
+
   bool Matches(absl::string_view path) const {
     if (!sound_) return false;
     Places at(text_.size() + 1), next(text_.size() + 1);
@@ -100,6 +102,8 @@ size_t Distance(absl::string_view a, absl::string_view b) {
 bool PathMatches(absl::string_view pattern, absl::string_view path) {
   return Pattern(pattern).Matches(path);
 }
+
+bool IsSoundPattern(absl::string_view pattern) { return Pattern(pattern).is_sound(); }
 
 std::string NearestPath(absl::string_view pattern, absl::Span<const std::string> paths) {
   constexpr size_t kLongest = 1000;  // bounds the time; typing errors are in shorter texts

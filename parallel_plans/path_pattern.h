@@ -15,6 +15,9 @@ namespace dtensor {
 // for each pair of a character of the pattern and one of the path.
 bool PathMatches(absl::string_view pattern, absl::string_view path);
 
+// Whether every '{' is closed before the next.
+bool IsSoundPattern(absl::string_view pattern);
+
 // Returns the path with the smallest edit distance to `pattern`; only the first 1000 characters of
 // either count. "" if there are no paths.
 std::string NearestPath(absl::string_view pattern, absl::Span<const std::string> paths);

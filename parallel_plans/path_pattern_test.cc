@@ -104,6 +104,15 @@ TEST(PathMatches, ManyStarsCostLittle) {
   EXPECT_EQ(NearestPath(std::string(1'000'000, '*'), {path}), path);
 }
 
+TEST(IsSoundPattern, ClosesItsBraces) {
+  for (const absl::string_view sound : {"", "*", "a.{b,c}", "{a}{b}", "a}"}) {
+    EXPECT_TRUE(IsSoundPattern(sound)) << sound;
+  }
+  for (const absl::string_view pattern : {"{", "a.{b,c", "{a,{b}}"}) {
+    EXPECT_FALSE(IsSoundPattern(pattern)) << pattern;
+  }
+}
+
 TEST(NearestPath, SuggestsTheLeastEdit) {
   EXPECT_EQ(NearestPath("layers.0.atn", {"layers.0.attn", "layers.0.mlp"}), "layers.0.attn");
   EXPECT_EQ(NearestPath("x", {}), "");

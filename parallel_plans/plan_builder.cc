@@ -131,8 +131,7 @@ absl::Status PlanBuilder::ForEachMatch(const ParallelPlan::Line& line,
     DT_RETURN_IF_ERROR(claim(place));
   }
   if (matched) return absl::OkStatus();
-  return Error(line,
-               absl::StrCat("matches no module; the nearest is \"", Nearest(line.pattern), "\""));
+  return Error(line, NoModule(line.pattern));
 }
 
 // Sets the sites of the places that lines of Stage name, and of all that is inside them.
@@ -193,8 +192,7 @@ absl::StatusOr<std::vector<bool>> PlanBuilder::Recomputed() const {
       named.insert(place.module);
     }
     if (matched) continue;
-    return InvalidArgument({"recompute \"", pattern, "\": matches no module; the nearest is \"",
-                            Nearest(pattern), "\""});
+    return InvalidArgument({"recompute \"", pattern, "\": ", NoModule(pattern)});
   }
   std::vector<bool> recomputed;
   for (const Entry& entry : modules_) recomputed.push_back(named.contains(entry.module));
@@ -434,10 +432,11 @@ absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parame
                    before, "; choose axis sizes that divide ", units, ", or allow uneven shards"));
 }
 
-std::string PlanBuilder::Nearest(absl::string_view pattern) const {
+std::string PlanBuilder::NoModule(absl::string_view pattern) const {
+  if (!IsSoundPattern(pattern)) return "matches nothing: a '{' is not closed before the next one";
   std::vector<std::string> paths;
   for (const Place& place : places_) paths.push_back(place.path);
-  return NearestPath(pattern, paths);
+  return absl::StrCat("matches no module; the nearest is \"", NearestPath(pattern, paths), "\"");
 }
 
 }  // namespace dtensor::internal

@@ -132,7 +132,7 @@ class PlanBuilder {
                                    const Layout& granted);
   absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
                                const Layout& layout) const;
-  std::string Nearest(absl::string_view pattern) const;
+  std::string NoModule(absl::string_view pattern) const;
 
   const ParallelPlan& plan_;
   const DeviceMesh& mesh_;

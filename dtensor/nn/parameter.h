@@ -119,7 +119,7 @@ struct Parameter {
   // collective over the ranks of both meshes), else Value(). A layer that may share its parameter
   // calls this with its operand's mesh. Requires: materialized. Errors: failures.
   TensorOr ValueOn(const DeviceMesh& mesh) const;
-  // Writes `value`, a tensor of its shape and of floats in any layout and on any mesh, into its
+  // Writes `value`, a tensor of its shape in any layout and on any mesh, cast to its type, into its
   // memory: BeforeWrite(tensor), and a copy. Collective over the ranks of both meshes. Requires:
   // materialized. Errors: as BeforeWrite; kInvalidArgument for another shape; failures.
   absl::Status Write(const DistributedTensor& value) const;

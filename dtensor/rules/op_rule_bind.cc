@@ -170,7 +170,9 @@ class RuleBinder {
   static std::string Names(const std::vector<RuleLetter>& letters,
                            const absl::InlinedVector<int, 2>& dim) {
     return absl::StrJoin(dim, " ", [&](std::string* out, int letter) {
-      absl::StrAppend(out, letters[letter].name);
+      const RuleLetter& named = letters[letter];  // "_1" is dimension 1 of "..."
+      absl::StrAppend(out, named.rest ? absl::StrCat("dimension ", named.name.substr(1), " of ...")
+                                      : named.name);
     });
   }
 

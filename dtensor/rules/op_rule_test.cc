@@ -177,6 +177,9 @@ TEST(BoundRule, RefusesShapesThatDoNotFit) {
   EXPECT_THAT(bind("m k, k n -> m n", {{2, 3}, {4, 5}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("Op: operand 1 has size 4 where 'k' is 3")));
+  EXPECT_THAT(bind("..., ... -> ...", {{5, 3}, {4}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("Op: operand 1 has size 4 where 'dimension 1 of ...' is 3")));
   EXPECT_THAT(bind("m k, k n -> m n", {{2, 3}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes 2")));
   EXPECT_THAT(bind("m () -> m", {{2, 3}}), StatusIs(absl::StatusCode::kInvalidArgument,

@@ -31,7 +31,7 @@ KernelWork WorkOf(const CrossEntropyGradArgs& args) {
                    BytesOfRows(args.rows, static_cast<double>(args.width), args.dtype)};
 }
 
-constexpr ByDevice<CrossEntropyStatsArgs> kStats = {.name = "CrossEntropyStats",
+constexpr ByDevice<CrossEntropyStatsArgs> kStats = {.name = "CrossEntropy",
                                                     .host = cpu::CrossEntropyStats,
                                                     .cuda = DT_ON_CUDA(cuda::CrossEntropyStats),
                                                     .work = WorkOf};

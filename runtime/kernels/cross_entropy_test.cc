@@ -243,7 +243,7 @@ TEST_P(CrossEntropyTest, ATargetOutOfRangeFailsTheDevice) {
   (void)CrossEntropyStats(device(), x, Make(DType::kI32, {2}, {1, 9}), IndexSet::Interval(0, 3),
                           {9, kIgnore}, stats);
   EXPECT_EQ(device().Synchronize(),
-            absl::OutOfRangeError("CrossEntropyStats: target 9 at position 1 is outside [0, 9)"));
+            absl::OutOfRangeError("CrossEntropy: target 9 at position 1 is outside [0, 9)"));
 }
 
 // The cross-entropy of the probabilities and of (1 - s) onehot(target) + s / K, term by term.

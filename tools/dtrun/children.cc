@@ -25,7 +25,8 @@ namespace {
 constexpr std::array<int, 7> kPassedOn = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                           SIGUSR1, SIGUSR2, SIGTSTP};
 constexpr std::chrono::seconds kBeforeKilling(2);
-constexpr int kMostLeft = 64;  // reads
+constexpr std::chrono::seconds kBetweenTwo(1);  // one that two send is no second one
+constexpr int kMostLeft = 64;                   // reads
 constexpr std::chrono::seconds kBeforeDropping(5);
 constexpr std::chrono::milliseconds kSlice(20);
 constexpr size_t kLongestLine = 1 << 20;
@@ -186,13 +187,19 @@ void Children::PassSignalsOn() {
   for (const int signal : kPassedOn) {
     if (arrived[signal] == 0) continue;
     arrived[signal] = 0;
-    interrupted_ |= TellsToEnd(signal);
-    told_to_end_ |= interrupted_;
+    if (TellsToEnd(signal)) NoteInterrupt();
     SignalAll(signal);
     if (signal != SIGTSTP) continue;
     raise(SIGSTOP);  // like the ranks; who continues this process means them, too
     SignalAll(SIGCONT);
   }
+}
+
+void Children::NoteInterrupt() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!interrupted_) interrupted_at_ = now;
+  interrupted_ = told_to_end_ = true;
+  if (now - interrupted_at_ > kBetweenTwo) SignalAll(SIGKILL);
 }
 
 namespace {

@@ -26,7 +26,8 @@ class Children {
   // `label` in front. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
-  // Prints until all have ended; passes signals on. If nobody reads what ranks print, they wait.
+  // Prints until all have ended; passes signals on, and kills all if a second one, more than 1 s
+  // later, tells us to end. If nobody reads what ranks print, they wait.
   // Once they were told to end, and all have, remaining output for a stream from which nobody has
   // read for 5 s is dropped. Returns 128 plus the signal number of the first process that a signal
   // killed, unless the signal was ours; else the exit status of the first that failed; 0 if none
@@ -51,6 +52,7 @@ class Children {
 
   void Look();  // periodic work, during every wait
   void PassSignalsOn();
+  void NoteInterrupt();  // kills all if it is not the first
   void Print(Child& child, Stream& stream);
   void PrintLeft();
   void Write(int to, absl::string_view text);
@@ -71,7 +73,7 @@ class Children {
   bool interrupted_ = false;   // by a forwarded signal
   bool nobody_reads_[3] = {};  // by stream
   std::chrono::steady_clock::time_point looked_;
-  std::chrono::steady_clock::time_point failed_at_;
+  std::chrono::steady_clock::time_point failed_at_, interrupted_at_;
 };
 
 }  // namespace dtensor::dtrun

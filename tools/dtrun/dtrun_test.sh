@@ -125,6 +125,19 @@ for ends in TERM INT; do  # who tells it to end means it
   wait $world
   [[ ! -s err ]] || fail "after SIG$ends: $(cat err)"
 done
+# Ranks that ignore what tells them to end are killed by a second signal, but not by the first, twice.
+rm -f up
+env --default-signal=INT,TERM "$dtrun" -n 2 bash -c 'trap "" INT TERM; touch up; while :; do sleep 0.05; done' >out 2>err &
+world=$!
+until [[ -f up ]]; do sleep 0.05; done
+kill -INT $world
+sleep 0.3
+kill -INT $world
+sleep 1.5
+kill -0 $world 2>/dev/null || fail "ranks do not outlive one Ctrl-C that came twice"
+kill -INT $world
+wait $world
+[[ $? == 137 ]] || fail "a second Ctrl-C does not kill: $(cat out err)"
 refuses '--max-restarts: -1 is less than 0' --max-restarts -1
 
 # It says what to raise where it has no pipes.

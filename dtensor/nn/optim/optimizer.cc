@@ -19,7 +19,8 @@ constexpr const char* kStep = "step";
 absl::Status CheckParameter(absl::string_view who, const DistributedTensor& parameter) {
   if (!parameter.requires_grad() || !IsFloat(parameter.dtype())) {
     return InvalidArgument(
-        {who, ": optimizes floating leaves that require gradients, got ", parameter.ToString()});
+        {who, ": optimizes floating leaves that require gradients, got ", parameter.ToString(),
+         "; leave out what is frozen (Parameter::trained is false, or requires_grad())"});
   }
   if (parameter.layout().is_partial()) {
     return InvalidArgument({who, ": a parameter ", parameter.ToString(), " is Partial, and a step ",
@@ -126,6 +127,10 @@ absl::Status Optimizer::CheckScale(const DistributedTensor& scale,
 }
 
 absl::Status Optimizer::Step(double lr, const DistributedTensor& grad_scale) {
+  if (!std::isfinite(lr)) {
+    return InvalidArgument({name_, ": a learning rate of ", absl::StrCat(lr),
+                            " would leave no weight a number; give a finite one"});
+  }
   for (const DistributedTensor& parameter : parameters_) {
     DT_RETURN_IF_ERROR(CheckReduced(name_, parameter));
     if (!grad_scale.defined() || !parameter.grad().defined()) continue;

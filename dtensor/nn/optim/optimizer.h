@@ -60,9 +60,10 @@ class Optimizer {
   // change. No communication, except for Muon's. Local data may have any strides; it is copied if
   // it is not row-major. Errors, before anything is written: kFailedPrecondition if a gradient is
   // Partial or has another layout than its parameter (call ReduceGradients); kInvalidArgument for a
-  // scale whose type, shape, layout or Context does not fit a parameter that has a gradient, or
-  // whose mesh lacks one of the parameter's ranks. Then failures. A rank that is not on a
-  // parameter's mesh only counts the step, and notes the write (BeforeWrite).
+  // learning rate that is not finite, and for a scale whose type, shape, layout or Context does not
+  // fit a parameter that has a gradient, or whose mesh lacks one of the parameter's ranks. Then
+  // failures. A rank that is not on a parameter's mesh only counts the step, and notes the write
+  // (BeforeWrite).
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 

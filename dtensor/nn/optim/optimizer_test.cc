@@ -98,6 +98,23 @@ TEST(Optimizer, RefusesAScaleThatDoesNotFit) {
               IsOk());
 }
 
+TEST(Optimizer, RefusesARateThatIsNone) {
+  DT_EXPECT_OK(RunRanks(4, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const OneWeight model, OneWeight::Make(context, {Shard(0), Shard(1)}));
+    DT_RETURN_IF_ERROR(model.Gradient(1.0));
+    DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({model.weight}, {}));
+    DT_ASSIGN_OR_RETURN(const std::vector<double> before, ToGlobal<double>(model.weight));
+    for (const double rate : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      EXPECT_THAT(adamw.Step(rate), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("AdamW: a learning rate of ")));
+    }
+    DT_ASSIGN_OR_RETURN(const std::vector<double> after, ToGlobal<double>(model.weight));
+    EXPECT_EQ(after, before);
+    return absl::OkStatus();
+  }));
+}
+
 // As one stage of a pipeline would make it: others have none of its elements.
 TEST(Optimizer, RefusesAScaleThatIsNotOnTheParametersRanks) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {

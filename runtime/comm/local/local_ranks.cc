@@ -6,8 +6,11 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "dtensor/runtime/comm/local/local_communicator.h"
 #include "dtensor/runtime/comm/local/world.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -94,7 +97,15 @@ absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus, int n) {
   return gpus;
 }
 
+// Whether a text begins with "rank N: ".
+bool NamesRank(absl::string_view text) {
+  if (!absl::ConsumePrefix(&text, "rank ")) return false;
+  const size_t digits = text.find_first_not_of("0123456789");
+  return digits != 0 && absl::StartsWith(text.substr(std::min(digits, text.size())), ": ");
+}
+
 absl::Status OfRank(int rank, const absl::Status& status) {
+  if (NamesRank(status.message())) return status;
   return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
