@@ -485,6 +485,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/containers.cc
   dtensor/nn/conv.cc
   dtensor/nn/dropout_layer.cc
+  dtensor/nn/encoder_layers.cc
   dtensor/nn/gelu_mlp.cc
   dtensor/nn/gpt2.cc
   dtensor/nn/kv_cache.cc
@@ -511,6 +512,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/transformer_checks.cc
   dtensor/nn/transformer_config.cc
   dtensor/nn/transformer_layers.cc
+  dtensor/nn/vit.cc
   parallel_plans/context_parallel.cc
   parallel_plans/context_pattern.cc
   parallel_plans/expert_parallel.cc
@@ -583,6 +585,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/resnet.h
   dtensor/nn/state_dict.h
   dtensor/nn/transformer.h
+  dtensor/nn/vit.h
   parallel_plans/context_parallel.h
   parallel_plans/context_pattern.h
   parallel_plans/expert_parallel.h

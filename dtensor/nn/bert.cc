@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/nn/attention_module.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
+#include "dtensor/nn/encoder_layers.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -16,8 +16,18 @@ namespace dtensor {
 namespace {
 
 using internal::ConfigReader;
+using internal::EncoderAttention;
+using internal::EncoderMlpHalf;
 
 constexpr auto kBias = LinearLayer::Bias::kAdded;
+
+internal::EncoderSizes SizesOf(const BertConfig& config) {
+  return {.dim = config.dim,
+          .heads = config.heads,
+          .hidden = config.hidden,
+          .stddev = config.init_stddev,
+          .attention_dropout = config.attention_dropout};
+}
 
 // The sum of word, token type and position embeddings, after LayerNorm.
 class Embeddings : public Module {
@@ -51,38 +61,6 @@ class Embeddings : public Module {
   DropoutLayer dropout_;
 };
 
-// q, k, v, attention (without a mask unless its options have one): [b, s, dim] -> [b, s, dim].
-class SelfAttention : public AttentionModule {
- public:
-  explicit SelfAttention(const BertConfig& config)
-      : heads_(config.heads),
-        dropout_(config.attention_dropout),
-        query_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias),
-        key_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias),
-        value_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias) {
-    attention_options().mask = AttentionMask::Full();
-    AddChild("query", &query_);
-    AddChild("key", &key_);
-    AddChild("value", &value_);
-  }
-
- protected:
-  TensorOr Forward(const DistributedTensor& x) override {
-    const int64_t batch = x.shape()[0], sequence = x.shape()[1], dim = x.shape()[2];
-    const auto heads = [&](const TensorOr& projected) {
-      return Reshape(projected, {batch, sequence, heads_, dim / heads_});
-    };
-    const TensorOr mixed = Attention(heads(query_(x)), heads(key_(x)), heads(value_(x)),
-                                     OptionsOf(x.context(), dropout_));
-    return Reshape(mixed, x.shape());
-  }
-
- private:
-  const int64_t heads_;
-  const double dropout_;
-  LinearLayer query_, key_, value_;
-};
-
 // LayerNorm(dense(x) + residual): the end of each half of a layer.
 class Output : public Module {
  public:
@@ -112,7 +90,7 @@ class Output : public Module {
 class AttentionHalf : public Module {
  public:
   explicit AttentionHalf(const BertConfig& config)
-      : self_(config), output_(config, config.dim, config.head_dim()) {
+      : self_(SizesOf(config)), output_(config, config.dim, config.head_dim()) {
     AddChild("self", &self_);
     AddChild("output", &output_);
   }
@@ -121,29 +99,16 @@ class AttentionHalf : public Module {
   TensorOr Forward(const DistributedTensor& x) override { return output_(self_(x), x); }
 
  private:
-  SelfAttention self_;
+  EncoderAttention self_;
   Output output_;
-};
-
-class Intermediate : public Module {
- public:
-  explicit Intermediate(const BertConfig& config)
-      : gelu_(config.gelu), dense_(config.dim, config.hidden, config.init_stddev, {}, kBias) {
-    AddChild("dense", &dense_);
-  }
-
- protected:
-  TensorOr Forward(const DistributedTensor& x) override { return Gelu(dense_(x), gelu_); }
-
- private:
-  const GeluForm gelu_;
-  LinearLayer dense_;
 };
 
 class Layer : public Module {
  public:
   explicit Layer(const BertConfig& config)
-      : attention_(config), intermediate_(config), output_(config, config.hidden, 1) {
+      : attention_(config),
+        intermediate_(SizesOf(config), config.gelu),
+        output_(config, config.hidden, 1) {
     AddChild("attention", &attention_);
     AddChild("intermediate", &intermediate_);
     AddChild("output", &output_);
@@ -157,7 +122,7 @@ class Layer : public Module {
 
  private:
   AttentionHalf attention_;
-  Intermediate intermediate_;
+  EncoderMlpHalf intermediate_;
   Output output_;
 };
 

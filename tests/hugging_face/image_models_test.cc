@@ -1,9 +1,6 @@
-// A ResNet that is made from Hugging Face's configuration computes what Hugging Face's does, in
-// evaluation and in training: results, gradients and running statistics by the same names, on one
-// rank and where the batch and the images are sharded. make_resnet_cases.py made what it is
-// compared with.
-#include "dtensor/nn/resnet.h"
-
+// Models of images that are made from Hugging Face's configurations compute what Hugging Face's do,
+// in evaluation and in training: results, gradients and running statistics by the same names, on
+// one rank and by plans. make_image_cases.py made what they are compared with.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -17,6 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/hugging_face/load.h"
 #include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/resnet.h"
+#include "dtensor/nn/vit.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -56,7 +55,7 @@ absl::StatusOr<Tensors> ReadTensors(const SafetensorsReader& file, const std::st
 
 absl::StatusOr<Case> ReadCase(const std::string& name) {
   DT_ASSIGN_OR_RETURN(const SafetensorsReader file,
-                      SafetensorsReader::Open("tests/hugging_face/resnet_cases.safetensors"));
+                      SafetensorsReader::Open("tests/hugging_face/image_cases.safetensors"));
   Case out{.config = file.metadata().at(name)};
   DT_ASSIGN_OR_RETURN(const StoredTensor shape, ReadStoredTensor(file, name + "/pixels"));
   for (const double size : shape.values) out.pixels.push_back(static_cast<int64_t>(size));
@@ -111,11 +110,12 @@ struct Place {
   std::string mesh, plan;
 };
 
+template <typename Model, typename Config>
 absl::Status Compute(Context& context, const Case& wanted, const Place& place) {
-  DT_ASSIGN_OR_RETURN(const ResNetConfig config, ResNetConfig::FromJson(wanted.config));
+  DT_ASSIGN_OR_RETURN(const Config config, Config::FromJson(wanted.config));
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(place.mesh));
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(place.plan));
-  ResNet model(config);
+  Model model(config);
   model.SetDType(DType::kF64);
   model.VisitParameters([](const std::string& path, Parameter& parameter) {
     parameter.init = ParameterInit::Values(FormulaOf(path, parameter));
@@ -141,21 +141,54 @@ constexpr char kShards[] =
     "{\"resnet.encoder.stages.*\", FullyShard(\"fsdp\")}\n"
     "{\"\", FullyShard(\"fsdp\")}\n";
 
+template <typename Model, typename Config>
+void ExpectWhatHuggingFaceHas(const std::string& name, const std::vector<Place>& places) {
+  DT_ASSERT_OK_AND_ASSIGN(const Case wanted, ReadCase(name));
+  for (const Place& place : places) {
+    SCOPED_TRACE(absl::StrCat(name, " on ", place.mesh));
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(place.mesh)->size(), [&](Context& context) {
+      return Compute<Model, Config>(context, wanted, place);
+    }));
+  }
+}
+
 TEST(ResNet, ComputesWhatHuggingFacesDoes) {
-  const std::vector<Place> places = {{"none=1", ""},
-                                     {"dp=2", kBatch},
-                                     {"dp=3", kBatch},
-                                     {"cp=2", kStrips},
-                                     {"cp=3", kStrips},
-                                     {"fsdp=2", kShards},
-                                     {"dp=2,cp=2", std::string(kBatch) + kStrips}};
-  for (const std::string name : {"bottleneck", "bottleneck_first", "basic"}) {
-    DT_ASSERT_OK_AND_ASSIGN(const Case wanted, ReadCase(name));
-    for (const Place& place : places) {
-      SCOPED_TRACE(absl::StrCat(name, " on ", place.mesh));
-      DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(place.mesh)->size(),
-                            [&](Context& context) { return Compute(context, wanted, place); }));
-    }
+  for (const char* const name : {"bottleneck", "bottleneck_first", "basic"}) {
+    ExpectWhatHuggingFaceHas<ResNet, ResNetConfig>(name,
+                                                   {{"none=1", ""},
+                                                    {"dp=2", kBatch},
+                                                    {"dp=3", kBatch},
+                                                    {"cp=2", kStrips},
+                                                    {"cp=3", kStrips},
+                                                    {"fsdp=2", kShards},
+                                                    {"dp=2,cp=2", std::string(kBatch) + kStrips}});
+  }
+}
+
+// As docs/convolutions.md has it.
+constexpr char kFeatures[] = R"(
+{"vit.encoder.layer.*.attention.attention.{query,key,value}", Colwise("tp")}
+{"vit.encoder.layer.*.attention.output.dense", Rowwise("tp")}
+{"vit.encoder.layer.*.intermediate.dense", Colwise("tp")}
+{"vit.encoder.layer.*.output.dense", Rowwise("tp")}
+)";
+// Tokens are sharded from the encoder on, and attention is a ring.
+constexpr char kTokens[] = "{\"vit.encoder\", Edges(\"cp\", in S(1))}\n";
+// Images in strips of rows of patches.
+constexpr char kPatchRows[] = "{\"vit.embeddings\", Edges(\"strips\", in S(1), out R)}\n";
+
+TEST(Vit, ComputesWhatHuggingFacesDoes) {
+  for (const char* const name : {"vit", "vit_otherwise"}) {
+    ExpectWhatHuggingFaceHas<Vit, VitConfig>(name,
+                                             {{"none=1", ""},
+                                              {"dp=2", kBatch},
+                                              {"tp=2", kFeatures},
+                                              {"tp=4", kFeatures},
+                                              {"cp=2", kTokens},
+                                              {"cp=3", kTokens},
+                                              {"strips=3", kPatchRows},
+                                              {"dp=2,tp=2", std::string(kBatch) + kFeatures},
+                                              {"cp=2,tp=2", std::string(kTokens) + kFeatures}});
   }
 }
 
@@ -214,6 +247,33 @@ TEST(ResNetConfig, RefusesWhatItDoesNotHave) {
   refuses(R"({"hidden_sizes": [256, 510, 1024, 2048]})", "must divide features of a stage");
   refuses(R"({"hidden_sizes": "256"})", "hidden_sizes is \"256\"");
   refuses(R"({"id2label": {}})", "classes is 0");
+}
+
+TEST(VitConfig, RefusesWhatItDoesNotHave) {
+  const auto refuses = [](absl::string_view json, absl::string_view words) {
+    EXPECT_THAT(VitConfig::FromJson(json).status(), Refuses(HasSubstr(words))) << json;
+  };
+  DT_ASSERT_OK_AND_ASSIGN(const VitConfig config, VitConfig::FromJson("{}"));
+  EXPECT_EQ(config.classes, 2);
+  EXPECT_EQ(config.patches(), 196);
+  refuses(R"({"model_type": "bert"})", "vit");
+  refuses(R"({"hidden_act": "relu"})", "hidden_act is \"relu\"");
+  refuses(R"({"image_size": [224, 224]})", "image_size is a list");
+  refuses(R"({"image_size": 30})", "patch must divide image");
+  refuses(R"({"num_attention_heads": 5})", "heads must divide dim");
+  refuses(R"({"id2label": {}})", "classes is 0");
+}
+
+TEST(Vit, TakesImagesOfItsSize) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    Vit model({.image = 8, .patch = 4, .dim = 8, .layers = 1, .heads = 2, .hidden = 4});
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=1");
+    DT_RETURN_IF_ERROR(model.Materialize(context, mesh, 1));
+    const Layout whole = Layout::Replicated(mesh, 4);
+    EXPECT_THAT(model(RandomNormal(context, whole, {1, 8, 12, 3}, {})).status(),
+                Refuses(HasSubstr("with images of [8, 8, 3]")));
+    return absl::OkStatus();
+  }));
 }
 
 TEST(ResNet, TakesImagesWithChannelsLast) {
