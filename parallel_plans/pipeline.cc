@@ -1,6 +1,7 @@
 #include "dtensor/parallel_plans/pipeline.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,22 @@ class DeferredSends {
 
  private:
   Context& context_;
+};
+
+// While it lives, `axis` is that of the stages.
+class StagesOn {
+ public:
+  StagesOn(Context& context, absl::string_view axis)
+      : context_(context), before_(context.stage_axis()) {
+    context_.set_stage_axis(std::string(axis));
+  }
+  ~StagesOn() { context_.set_stage_axis(before_); }
+  StagesOn(const StagesOn&) = delete;
+  StagesOn& operator=(const StagesOn&) = delete;
+
+ private:
+  Context& context_;
+  const std::string before_;
 };
 
 absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int64_t micro_batches,
@@ -138,6 +155,7 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
   DT_ASSIGN_OR_RETURN(const Place place, PlaceOn(mesh, axis, context.rank()));
   const auto [stage, stages] = place;
+  const StagesOn stages_on(context, axis);
   // Without stages nothing is put off.
   const int64_t first_deferred = axis.empty() ? micro_batches : stages - 1 - stage;
   Steps steps(context, first_deferred, micro_batches, loss, options);

@@ -55,11 +55,13 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 // go from each stage to the next one only. (If they skip a stage or return to an earlier one, ranks
 // want different exchanges first, and the world fails, saying which; Backward of the sum of all
 // losses does not mind.) All ranks of the mesh call it; `loss` computes the whole loss on each of
-// them, as without stages (distributed_tensor.h). `loss` moves nothing between stages with `async`.
+// them, as without stages (distributed_tensor.h). `loss` moves nothing between stages with `async`,
+// and calls no module with an operand that `axis` shards, or on which it is Partial.
 // Gradients have the same bits with both schedules.
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
-// does not have this rank; for fewer than 1 micro-batches, or buckets below 0 bytes. Those of
+// does not have this rank; for fewer than 1 micro-batches, or buckets below 0 bytes; for such an
+// operand. Those of
 // `loss` and of Backward: with stages, after the first micro-batch they fail the world, because a
 // refusal, though the same on all ranks, then meets each stage at another step.
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,

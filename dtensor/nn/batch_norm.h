@@ -29,9 +29,10 @@ namespace DTENSOR_EXPORT dtensor {
 // buffers are, too. PyTorch's buffer num_batches_tracked is not kept; hugging_face/load.h passes it
 // over.
 //
-// Features may be sharded: then nothing moves along their axes. A Partial sum is reduced first.
-// Errors: kInvalidArgument for an x of another number of features, of fewer than two dimensions or
-// not of floats, and in training for one with fewer than two elements of each feature.
+// Features may be sharded: x stays so, and means, variances and the gradients of weight and bias
+// are gathered over their axes, a number for each feature. A Partial sum is reduced first. Errors:
+// kInvalidArgument for an x of another number of features, of fewer than two dimensions or not of
+// floats, and in training for one with fewer than two elements of each feature.
 class BatchNormLayer : public Module {
  public:
   struct Options {

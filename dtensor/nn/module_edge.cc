@@ -67,6 +67,18 @@ bool IsPartOf(const DeviceMesh& part, const DeviceMesh& all) {
   return true;
 }
 
+// In a pipeline, whether x may come to another mesh: not if each stage has a part of it.
+absl::Status CheckNotOverStages(const DistributedTensor& x) {
+  const std::string& name = x.context().stage_axis();
+  if (name.empty()) return absl::OkStatus();
+  const absl::StatusOr<int> axis = x.mesh().AxisIndex(name);
+  if (!axis.ok() || x.layout().use(*axis) == Layout::AxisUse::kReplicate) return absl::OkStatus();
+  return InvalidArgument({"an operand ", x.ToString(), " lies in parts on ", name,
+                          ", the axis of the pipeline's stages, which have other work than to send "
+                          "these to each other; Redistribute it before, to Replicate() on ",
+                          name});
+}
+
 }  // namespace
 
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
@@ -76,6 +88,7 @@ TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
   const bool changes_mesh = mesh != nullptr && *mesh != layout.mesh();
   bool keeps = !is_input || changes_mesh;
   if (changes_mesh) {
+    DT_RETURN_IF_ERROR(CheckNotOverStages(x));
     DT_ASSIGN_OR_RETURN(layout, layout.OnMesh(*mesh));
     // Its ranks take what they have, and then move it among themselves: in a pipeline the others
     // have other work.

@@ -225,6 +225,10 @@ class Context {
   void AddLateSend(std::shared_ptr<LateSend> send) { late_sends_.push_back(std::move(send)); }
   void ForgetLateSends() { late_sends_.clear(); }
   absl::Status FinishLateSends(const Spec* from = nullptr, const Spec* to = nullptr);
+  // The axis whose coordinates are the stages of the pipeline that runs now; empty: none does. Its
+  // stages have other work than to send each other what they have of an operand.
+  const std::string& stage_axis() const { return stage_axis_; }
+  void set_stage_axis(std::string axis) { stage_axis_ = std::move(axis); }
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
@@ -279,6 +283,7 @@ class Context {
   std::vector<LateRead> late_reads_;  // few or none
   uint64_t mesh_changes_ = 0;
   bool defers_sends_ = false;
+  std::string stage_axis_;
   std::vector<std::shared_ptr<LateSend>> late_sends_;  // in order
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
   const OverlapOptions overlap_;

@@ -23,6 +23,7 @@
 namespace dtensor {
 namespace {
 
+using ::testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
 constexpr char kStages[] = R"({"0", Stage("pp", 0)}
@@ -97,6 +98,26 @@ TEST(StageInputs, MoveInTheFirstStageAlone) {
           }
         }
         return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+// Each stage would have to send its part of the input. All ranks refuse it alike, and may go on.
+TEST(StageInputs, AreNotInPartsOfTheStages) {
+  const Placements parts[] = {{Shard(0), Replicate()}, {Shard(1), Shard(1)}};
+  for (const Placements& x : parts) {
+    for (const int64_t micro_batches : {1, 3}) {
+      DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+        Case c = {"pp=2,tp=2", "", x};
+        for (const PipelineSchedule schedule :
+             {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+          EXPECT_THAT(Train(context, c, micro_batches, schedule).status(),
+                      Refuses(HasSubstr("in parts on pp, the axis of the pipeline's stages")));
+        }
+        DT_RETURN_IF_ERROR(Train(context, c, micro_batches, std::nullopt).status());
+        c.x = {Replicate(), Shard(1)};
+        return Train(context, c, micro_batches, PipelineSchedule::k1F1B).status();
       }));
     }
   }

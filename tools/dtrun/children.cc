@@ -120,7 +120,14 @@ bool IsOfSignal(int status) { return 128 < status && status <= 128 + SIGRTMAX; }
 
 Children::Children(std::chrono::duration<double> grace) : grace_(grace) { first_failed = 0; }
 
-Children::~Children() { SignalAll(SIGKILL); }
+Children::~Children() {
+  SignalAll(SIGKILL);
+  for (const Child& child : children_) {  // another process may have their other ends still
+    for (const Stream& stream : child.streams) {
+      if (stream.fd >= 0) close(stream.fd);
+    }
+  }
+}
 
 absl::Status Children::Start(const std::vector<std::string>& command, const Variables& variables,
                              std::string label) {
@@ -199,7 +206,15 @@ void Children::NoteInterrupt() {
   const auto now = std::chrono::steady_clock::now();
   if (!interrupted_) interrupted_at_ = now;
   interrupted_ = told_to_end_ = true;
-  if (now - interrupted_at_ > kBetweenTwo) SignalAll(SIGKILL);
+  if (now - interrupted_at_ <= kBetweenTwo) return;
+  urged_ = 2;
+  SignalAll(SIGKILL);
+}
+
+bool Children::interrupted() const {
+  return interrupted_ || std::any_of(kPassedOn.begin(), kPassedOn.end(), [](int signal) {
+           return arrived[signal] != 0 && TellsToEnd(signal);
+         });
 }
 
 namespace {

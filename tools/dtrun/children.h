@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace dtensor::dtrun {
@@ -33,9 +34,11 @@ class Children {
   // killed, unless the signal was ours; else the exit status of the first that failed; 0 if none
   // did.
   int Wait();
-  // After Wait: the label of the process whose status it returned; whether a signal told us to end.
+  // After Wait: the label of the process whose status it returned.
   const std::string& failed() const { return failed_; }
-  bool interrupted() const { return interrupted_; }
+  // Prints a line of ours on stderr, as Wait prints those of processes.
+  void Say(absl::string_view line) { Write(2, absl::StrCat(line, "\n")); }
+  bool interrupted() const;  // whether a signal has told us to end
 
  private:
   struct Stream {

@@ -125,6 +125,24 @@ for ends in TERM INT; do  # who tells it to end means it
   wait $world
   [[ ! -s err ]] || fail "after SIG$ends: $(cat err)"
 done
+# A restart leaves nothing open of ranks whose pipes something that they left behind has still.
+(ulimit -n 40; timeout 60 "$dtrun" -n 1 --max-restarts 30 bash -c 'setsid sleep 8 & exit 3') >out 2>err
+[[ $? == 3 && $(wc -l <err) == 30 ]] || fail "30 restarts with 40 open files: $(tail -n 2 err)"
+
+# Nobody reads what it says of restarts: it waits, and ends without another one when it is told to.
+rm -f released
+mkfifo stuck
+(exec 3<stuck; until [[ -f released ]]; do sleep 0.1; done) &
+"$dtrun" -n 1 --max-restarts 100000 bash -c 'echo >>begun; exit 3' 2>stuck &
+world=$!
+before=-1 now=0
+until ((now > 0 && now == before)); do before=$now; sleep 1; now=$(cat begun 2>/dev/null | wc -l); done
+kill -TERM $world
+wait $world
+[[ $? == 3 && $(wc -l <begun) == "$now" ]] || fail "it starts ranks after SIGTERM: $now, $(wc -l <begun)"
+touch released
+rm stuck
+
 # Ranks that ignore what tells them to end are killed by a second signal, but not by the first, twice.
 rm -f up
 env --default-signal=INT,TERM "$dtrun" -n 2 bash -c 'trap "" INT TERM; touch up; while :; do sleep 0.05; done' >out 2>err &
@@ -138,6 +156,17 @@ kill -0 $world 2>/dev/null || fail "ranks do not outlive one Ctrl-C that came tw
 kill -INT $world
 wait $world
 [[ $? == 137 ]] || fail "a second Ctrl-C does not kill: $(cat out err)"
+rm -f up.*  # the status is that of the rank that failed by itself
+env --default-signal=INT,TERM "$dtrun" -n 2 --grace 30 bash -c '
+  ((DTENSOR_RANK == 1)) && trap "" INT || trap "exit 3" INT
+  touch up.$DTENSOR_RANK; while :; do sleep 0.05; done' >out 2>err &
+world=$!
+until [[ -f up.0 && -f up.1 ]]; do sleep 0.05; done
+kill -INT $world
+sleep 1.5
+kill -INT $world
+wait $world
+[[ $? == 3 ]] || fail "the status is lost to the second Ctrl-C: $(cat out err)"
 refuses '--max-restarts: -1 is less than 0' --max-restarts -1
 
 # It says what to raise where it has no pipes.

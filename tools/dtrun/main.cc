@@ -126,8 +126,10 @@ int Run(const Request& request) {
     }
     const int status = children.Wait();
     if (status == 0 || children.interrupted() || restarts == request.max_restarts) return status;
-    std::fprintf(stderr, "dtrun: rank %s ended with status %d; all ranks start again, %d of %d\n",
-                 children.failed().c_str(), status, restarts + 1, request.max_restarts);
+    children.Say(absl::StrCat("dtrun: rank ", children.failed(), " ended with status ", status,
+                              "; all ranks start again, ", restarts + 1, " of ",
+                              request.max_restarts));
+    if (children.interrupted()) return status;
   }
 }
 
