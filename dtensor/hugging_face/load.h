@@ -33,7 +33,8 @@ struct LoadHuggingFaceOptions {
 // projections are read directly into their places. The prefix of the base model ("model.",
 // "transformer.", "bert.") may be missing in the files, or be only there. What Hugging Face's older
 // files contain besides parameters is ignored: rotary_emb.inv_freq, attn.bias and attn.masked_bias
-// of GPT-2, position_ids; and so are layers that predict a second token, which have an eh_proj.
+// of GPT-2, position_ids, num_batches_tracked; and so are layers that predict a second token, which
+// have an eh_proj.
 //
 // Types: f32, f64, bf16 and f16 are converted to the parameter's float type, and so are matrices in
 // FP8 with a scale for each block of the size that config.json says, as DeepSeek-V3 and Qwen3-FP8

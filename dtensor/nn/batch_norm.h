@@ -30,9 +30,11 @@ namespace DTENSOR_EXPORT dtensor {
 // over.
 //
 // Features may be sharded: x stays so, and means, variances and the gradients of weight and bias
-// are gathered over their axes, a number for each feature. A Partial sum is reduced first. Errors:
-// kInvalidArgument for an x of another number of features, of fewer than two dimensions or not of
-// floats, and in training for one with fewer than two elements of each feature.
+// are gathered over their axes, a number for each feature. A Partial sum is reduced first. Sharded
+// by FullyShard, the running statistics are gathered with the other parameters, again after each
+// call has moved them. Errors: kInvalidArgument for an x of another number of features, of fewer
+// than two dimensions or not of floats, and in training for one with fewer than two elements of
+// each feature.
 class BatchNormLayer : public Module {
  public:
   struct Options {

@@ -187,7 +187,7 @@ absl::StatusOr<ResNetConfig> ResNetConfig::FromJson(absl::string_view text) {
     config.features = json.Indices("hidden_sizes", ConfigReader::kMaxSize + 1);
   }
   if (json.Has("depths")) config.depths = json.Indices("depths", ConfigReader::kMaxLayers + 1);
-  json.OnlyOneOf("layer_type", {"bottleneck", "basic"}, "layers are one of these");
+  json.OnlyOneOf("layer_type", {"bottleneck", "basic"}, "layers are bottleneck or basic");
   if (json.Text("layer_type", "bottleneck") == "basic") config.layer = Layer::kBasic;
   json.OnlyText("hidden_act", "relu", "layers end in ReLU");
   config.downsample_in_first_stage = json.Flag("downsample_in_first_stage", false);

@@ -88,8 +88,8 @@ std::string Check(const Request& request) {
   return read.ok() ? "" : absl::StrCat("--address: ", read.status().message());
 }
 
-// Starts this machine's ranks. On one machine their world has a job, a secret and, unless told one,
-// a port that none before had. On several they have what was given: machines do not agree on how
+// Starts this machine's ranks. On one machine their world has a job and a secret that none before
+// had, unless told which. On several they have what was given: machines do not agree on how
 // often each has started its ranks.
 absl::Status Start(const Request& request, std::string address, Children& children) {
   std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");

@@ -46,8 +46,8 @@ class LocalRanks {
   // kFailedPrecondition if the rank was taken before, or after Run; the world's failure.
   absl::StatusOr<Communicator*> Take(int rank);
   // Ends the program of `rank`, which was taken, with `status`: finishes the exchanges that it has
-  // begun. Returns the world's failure if it failed, else `status`, prefixed "rank R: ". Call it
-  // once for each rank.
+  // begun. Returns the world's failure if it failed, else `status`, prefixed "rank R: " unless it
+  // names a rank so. Call it once for each rank.
   absl::Status Leave(int rank, absl::Status status);
 
  private:

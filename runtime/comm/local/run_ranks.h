@@ -62,12 +62,12 @@ using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
 
 // Runs fn(communicator, device) on n threads, one for each rank, and waits for all of them and for
 // what they launched. Returns the world's failure if it failed, even if fn ignored it; otherwise
-// the lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the
-// world's memory alive, but cannot be exchanged any more. Errors, after which fn is called on no
-// rank: kInvalidArgument for n < 1, n > 2^20, a null function, a time-out or delay out of range,
-// another device, options that exclude each other; kUnavailable if there is no such GPU, or if one
-// cannot read another's memory; kResourceExhausted if the system lacks threads, cores to pin them
-// to, or memory for them.
+// the lowest rank's error, prefixed "rank R: " unless it names a rank so; otherwise OK. Tensors
+// that outlive fn keep the world's memory alive, but cannot be exchanged any more. Errors, after
+// which fn is called on no rank: kInvalidArgument for n < 1, n > 2^20, a null function, a time-out
+// or delay out of range, another device, options that exclude each other; kUnavailable if there is
+// no such GPU, or if one cannot read another's memory; kResourceExhausted if the system lacks
+// threads, cores to pin them to, or memory for them.
 absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
 
 // Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes
