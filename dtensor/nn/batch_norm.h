@@ -25,9 +25,9 @@ namespace DTENSOR_EXPORT dtensor {
 //   running_var  += momentum (variance n / (n - 1) - running_var)
 //
 // but not when Recompute() runs it again. In evaluation (SetTraining(false)) mean and variance are
-// these buffers, and nothing moves. All of it is computed in f32 (f64 of an f64 x), in which the
-// buffers are, too. PyTorch's buffer num_batches_tracked is not kept; hugging_face/load.h passes it
-// over.
+// these buffers, and nothing moves. All of it is computed in f32 (f64 of an f64 x); the buffers are
+// f32, of an f64 model f64. PyTorch's buffer num_batches_tracked is not kept; hugging_face/load.h
+// passes it over.
 //
 // Features may be sharded: x stays so, and means, variances and the gradients of weight and bias
 // are gathered over their axes, a number for each feature. A Partial sum is reduced first. Sharded

@@ -303,10 +303,9 @@ TensorOr KvCache::NewTensor(const DistributedTensor& like) const {
   return made;
 }
 
-absl::Status KvCache::Keep(DistributedTensor& kept, const TensorOr& x) const {
-  DT_RETURN_IF_ERROR(x.status());
+absl::Status KvCache::Keep(DistributedTensor& kept, const DistributedTensor& x) const {
   if (!kept.defined()) {
-    DT_ASSIGN_OR_RETURN(kept, NewTensor(*x));
+    DT_ASSIGN_OR_RETURN(kept, NewTensor(x));
   }
   return WriteTokens(kept, x, lengths_, counts_);
 }
@@ -325,8 +324,8 @@ TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const Tenso
                          const TensorOr& v, AttentionOptions options) {
   for (const TensorOr* const x : {&q, &k, &v}) DT_RETURN_IF_ERROR(x->status());
   DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
-  DT_RETURN_IF_ERROR(Keep(layer->k, k));
-  DT_RETURN_IF_ERROR(Keep(layer->v, v));
+  DT_RETURN_IF_ERROR(Keep(layer->k, *k));
+  DT_RETURN_IF_ERROR(Keep(layer->v, *v));
   return AttendTo(layer->k, layer->v, q, std::move(options));
 }
 
@@ -334,7 +333,7 @@ TensorOr KvCache::AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const 
                               AttentionOptions options) {
   for (const TensorOr* const given : {&q, &x}) DT_RETURN_IF_ERROR(given->status());
   DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
-  DT_RETURN_IF_ERROR(Keep(layer->k, x));
+  DT_RETURN_IF_ERROR(Keep(layer->k, *x));
   return AttendTo(layer->k, layer->k, q, std::move(options));
 }
 

@@ -13,13 +13,13 @@
 //
 // Memory: each attention has a tensor of keys and one of values, [batch, capacity, kv_heads,
 // head_dim], created by the first Append. (Latent attention has one of both, whose one head is the
-// latent vector: latent_attention.h.) They are laid
-// out as the model's keys are (tensor parallelism shards them by heads), except that the sequence
-// is not sharded, or sharded over `sequence_axis`; then each rank attends to its part, and the
-// results are merged by log-sum-exp. They are allocated once and never move: a step writes its
-// tokens in place and leaves no new allocation behind. Their specs do not depend on the number of
-// tokens. So a decoding step needs no new dispatch decision, and the Context's caches do not grow.
-// A window of attention (Mistral's) limits what is read, not what is kept.
+// latent vector: latent_attention.h.) They are laid out as the model's keys are (tensor parallelism
+// shards them by heads), except that the sequence is not sharded, or sharded over `sequence_axis`;
+// then each rank attends to its part, and the results are merged by log-sum-exp. They are allocated
+// once and never move: a step writes its tokens in place and leaves no new allocation behind. Their
+// specs do not depend on the number of tokens. So a decoding step needs no new dispatch decision,
+// and the Context's caches do not grow. A window of attention (Mistral's) limits what is read, not
+// what is kept.
 #ifndef DTENSOR_NN_KV_CACHE_H_
 #define DTENSOR_NN_KV_CACHE_H_
 
@@ -134,7 +134,7 @@ class KvCache {
   void SetPositions(int64_t s, absl::Span<const int64_t> counts);
   TensorOr NewTensor(const DistributedTensor& like) const;
   // Writes x to the tensor, which is made if there is none.
-  absl::Status Keep(DistributedTensor& kept, const TensorOr& x) const;
+  absl::Status Keep(DistributedTensor& kept, const DistributedTensor& x) const;
   // The slot's attention, which runs for the first time in this pass.
   absl::StatusOr<Layer*> Enter(const KvCacheSlot& slot);
   TensorOr AttendTo(const DistributedTensor& k, const DistributedTensor& v, const TensorOr& q,

@@ -169,6 +169,27 @@ TEST(BatchNorm, ReducesTwoNumbersOfEachFeature) {
   EXPECT_EQ(forward.begin()->second.calls, 2);
 }
 
+// And two in backward, before gradients of weight and bias are reduced.
+TEST(BatchNorm, ReducesTwoNumbersOfEachFeatureInBackward) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("dp=2");
+    BatchNormLayer norm(kFeatures);
+    DT_RETURN_IF_ERROR(norm.Materialize(context, mesh, 1));
+    DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                        RandomNormal(context, mesh, {Shard(0)}, {6, 7, kFeatures}, {.seed = 1}));
+    DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+    const TensorOr factors = RandomNormal(context, mesh, {Shard(0)}, x.shape(), {.seed = 2});
+    const TensorOr loss = Sum(Mul(norm(x), factors), {0, 1, 2});
+    context.communicator().ResetTraffic();
+    DT_RETURN_IF_ERROR(Backward(loss));
+    const TrafficTable& backward = context.communicator().traffic();
+    EXPECT_EQ(backward.size(), 1);
+    EXPECT_EQ(backward.begin()->first.second, CollectiveKind::kAllReduce);
+    EXPECT_EQ(backward.begin()->second.calls, 2);
+    return absl::OkStatus();
+  }));
+}
+
 // One feature after the other, as the formulas have it.
 struct Wanted {
   std::vector<double> y, mean, variance;  // biased

@@ -103,6 +103,20 @@ TEST(StageInputs, MoveInTheFirstStageAlone) {
   }
 }
 
+// One stage has all of it.
+TEST(StageInputs, MayBeShardedOverAnAxisOfOneStage) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("pp=1,tp=2"));
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse("{\"\", Stage(\"pp\", 0)}"));
+    LinearLayer model(4, 4, 0.5);
+    DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 1}));
+    const auto loss = [&](int64_t) -> TensorOr {
+      return Sum(model(RandomNormal(context, mesh, {Shard(0), Replicate()}, {2, 4}, {})), {0, 1});
+    };
+    return RunPipeline(context, mesh, "pp", 3, loss).status();
+  }));
+}
+
 // Each stage would have to send its part of the input. All ranks refuse it alike, and may go on.
 TEST(StageInputs, AreNotInPartsOfTheStages) {
   const Placements parts[] = {{Shard(0), Replicate()}, {Shard(1), Shard(1)}};

@@ -28,11 +28,10 @@ class Children {
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
   // Prints until all have ended; passes signals on, and kills all if a second one, more than 1 s
-  // later, tells us to end. If nobody reads what ranks print, they wait.
-  // Once they were told to end, and all have, remaining output for a stream from which nobody has
-  // read for 5 s is dropped. Returns 128 plus the signal number of the first process that a signal
-  // killed, unless the signal was ours; else the exit status of the first that failed; 0 if none
-  // did.
+  // later, tells us to end. If nobody reads what ranks print, they wait. Once they were told to
+  // end, and all have, remaining output for a stream from which nobody has read for 5 s is dropped.
+  // Returns 128 plus the signal number of the first process that a signal killed, unless the signal
+  // was ours; else the exit status of the first that failed; 0 if none did.
   int Wait();
   // After Wait: the label of the process whose status it returned.
   const std::string& failed() const { return failed_; }

@@ -91,7 +91,7 @@ std::string Check(const Request& request) {
 // Starts this machine's ranks. On one machine their world has a job and a secret that none before
 // had, unless told which. On several they have what was given: machines do not agree on how
 // often each has started its ranks.
-absl::Status Start(const Request& request, std::string address, Children& children) {
+absl::Status Start(const Request& request, const std::string& address, Children& children) {
   std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
   if (secret.empty()) secret = RandomText();
   if (job.empty() && request.nodes == 1) job = RandomText();
