@@ -228,6 +228,7 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_m
         native.cc_library(
             name = name + "_cases",
             srcs = srcs,
+            data = kwargs.get("data"),
             copts = _test_copts(copts),
             alwayslink = True,
             linkstatic = True,
