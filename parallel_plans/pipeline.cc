@@ -27,20 +27,20 @@ class DeferredSends {
   Context& context_;
 };
 
-// While it lives, `axis` is that of the stages.
+// While it lives, these are the stages.
 class StagesOn {
  public:
-  StagesOn(Context& context, absl::string_view axis)
-      : context_(context), before_(context.stage_axis()) {
-    context_.set_stage_axis(std::string(axis));
+  StagesOn(Context& context, Context::Stages stages)
+      : context_(context), before_(context.stages()) {
+    context_.set_stages(std::move(stages));
   }
-  ~StagesOn() { context_.set_stage_axis(before_); }
+  ~StagesOn() { context_.set_stages(before_); }
   StagesOn(const StagesOn&) = delete;
   StagesOn& operator=(const StagesOn&) = delete;
 
  private:
   Context& context_;
-  const std::string before_;
+  const Context::Stages before_;
 };
 
 absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int64_t micro_batches,
@@ -135,15 +135,16 @@ class Steps {
   TensorOr sum_;
 };
 
-// Which stage a rank is, of how many.
-struct Place {
-  int64_t stage, stages;
-};
-absl::StatusOr<Place> PlaceOn(const DeviceMesh& mesh, absl::string_view axis, int rank) {
-  if (axis.empty()) return Place{0, 1};
+// Without an axis, one.
+absl::StatusOr<Context::Stages> StagesOf(const DeviceMesh& mesh, absl::string_view axis) {
+  if (axis.empty()) return Context::Stages{"", {mesh}};
   const absl::StatusOr<int> index = mesh.AxisIndex(axis);
   if (!index.ok()) return InvalidArgument({"RunPipeline: ", index.status().message()});
-  return Place{mesh.Coordinate(rank)[*index], mesh.axis_size(*index)};
+  Context::Stages stages{std::string(axis), {}};
+  for (int64_t k = 0; k < mesh.axis_size(*index); ++k) {
+    DT_ASSIGN_OR_RETURN(stages.meshes.emplace_back(), mesh.At(axis, k));
+  }
+  return stages;
 }
 
 }  // namespace
@@ -153,9 +154,11 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
                      const std::function<TensorOr(int64_t micro_batch)>& loss,
                      const PipelineOptions& options) {
   DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
-  DT_ASSIGN_OR_RETURN(const Place place, PlaceOn(mesh, axis, context.rank()));
-  const auto [stage, stages] = place;
-  const StagesOn stages_on(context, axis);
+  DT_ASSIGN_OR_RETURN(Context::Stages meshes, StagesOf(mesh, axis));
+  const int64_t stages = meshes.meshes.size();
+  int64_t stage = 0;
+  while (!meshes.meshes[stage].Contains(context.rank())) ++stage;
+  const StagesOn stages_on(context, std::move(meshes));
   // Without stages nothing is put off.
   const int64_t first_deferred = axis.empty() ? micro_batches : stages - 1 - stage;
   Steps steps(context, first_deferred, micro_batches, loss, options);

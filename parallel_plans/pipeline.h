@@ -52,12 +52,11 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 // in the leaves. Returns the sum of the losses, detached, on their mesh. That is usually the last
 // stage's: on other ranks the sum has no elements (Redistribute it to read it there). The stages
 // are the coordinates on `axis` of `mesh`, in this order (empty: there are no stages): activations
-// go from each stage to the next one only. (If they skip a stage or return to an earlier one, ranks
-// want different exchanges first, and the world fails, saying which; Backward of the sum of all
-// losses does not mind.) All ranks of the mesh call it; `loss` computes the whole loss on each of
-// them, as without stages (distributed_tensor.h). `loss` moves nothing between stages with `async`,
-// and calls no module with an operand that `axis` shards, or on which it is Partial.
-// Gradients have the same bits with both schedules.
+// go from each stage to the next one only. All ranks of the mesh call it; `loss` computes the whole
+// loss on each of them, as without stages (distributed_tensor.h). `loss` moves nothing between
+// stages with `async`, and calls no module with an operand that `axis` shards, or on which it is
+// Partial, or that is on another stage than the module's and the one before. (Backward of the sum
+// of all losses takes these.) Gradients have the same bits with both schedules.
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
 // does not have this rank; for fewer than 1 micro-batches, or buckets below 0 bytes; for such an

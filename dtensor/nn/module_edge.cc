@@ -1,5 +1,6 @@
 #include "dtensor/nn/module_edge.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -67,16 +68,30 @@ bool IsPartOf(const DeviceMesh& part, const DeviceMesh& all) {
   return true;
 }
 
-// In a pipeline, whether x may come to another mesh: not if each stage has a part of it.
-absl::Status CheckNotOverStages(const DistributedTensor& x) {
-  const std::string& name = x.context().stage_axis();
-  if (name.empty()) return absl::OkStatus();
+// Not if each stage has a part of x.
+absl::Status CheckNotOverStages(const DistributedTensor& x, const std::string& name) {
   const absl::StatusOr<int> axis = x.mesh().AxisIndex(name);
   if (!axis.ok() || x.layout().use(*axis) == Layout::AxisUse::kReplicate) return absl::OkStatus();
   return InvalidArgument({"an operand ", x.ToString(), " lies in parts on ", name,
                           ", the axis of the pipeline's stages, which have other work than to send "
                           "these to each other; Redistribute it before, to Replicate() on ",
                           name});
+}
+
+// Whether x may come to another mesh in the pipeline that runs now, if one does.
+absl::Status CheckStages(const DistributedTensor& x, const DeviceMesh& mesh) {
+  const auto& [axis, stages] = x.context().stages();
+  if (axis.empty()) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(CheckNotOverStages(x, axis));
+  const auto from = std::find(stages.begin(), stages.end(), x.mesh());
+  const auto to = std::find(stages.begin(), stages.end(), mesh);
+  if (from == stages.end() || to == stages.end() || from + 1 == to) return absl::OkStatus();
+  return InvalidArgument(
+      {"an operand ", x.ToString(), " is on stage ", absl::StrCat(from - stages.begin()), " of ",
+       axis, ", and the module on stage ", absl::StrCat(to - stages.begin()),
+       "; in a pipeline activations go from each stage to the next one only: number the stages in "
+       "the order of their modules, leave none out between, and hand what later stages need from "
+       "stage to stage"});
 }
 
 }  // namespace
@@ -88,7 +103,7 @@ TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
   const bool changes_mesh = mesh != nullptr && *mesh != layout.mesh();
   bool keeps = !is_input || changes_mesh;
   if (changes_mesh) {
-    DT_RETURN_IF_ERROR(CheckNotOverStages(x));
+    DT_RETURN_IF_ERROR(CheckStages(x, *mesh));
     DT_ASSIGN_OR_RETURN(layout, layout.OnMesh(*mesh));
     // Its ranks take what they have, and then move it among themselves: in a pipeline the others
     // have other work.

@@ -76,12 +76,12 @@ absl::Status AddNForward(const OpCall& call) {
 }
 
 absl::Status ScaleForward(const OpCall& call) {
-  return kernels::Affine(call.device(), call.operands[0], call.values.scalar, 0, call.results[0]);
+  return kernels::Scale(call.device(), call.operands[0], call.values.scalar, call.results[0]);
 }
 
 absl::Status ScaleBackward(const GradCall& call) {
-  return kernels::Affine(call.device(), call.result_gradients[0], call.values.scalar, 0,
-                         call.gradients[0]);
+  return kernels::Scale(call.device(), call.result_gradients[0], call.values.scalar,
+                        call.gradients[0]);
 }
 
 absl::Status AddScalarForward(const OpCall& call) {

@@ -67,7 +67,7 @@ absl::Status MeanForward(const OpCall& call) {
 absl::Status MeanBackward(const GradCall& call) {
   const Tensor& dy = call.result_gradients[0];
   DT_ASSIGN_OR_RETURN(const Tensor share, Tensor::Empty(call.device(), dy.dtype(), dy.shape()));
-  DT_RETURN_IF_ERROR(kernels::Affine(call.device(), dy, 1 / Count(call.decision), 0, share));
+  DT_RETURN_IF_ERROR(kernels::Scale(call.device(), dy, 1 / Count(call.decision), share));
   DT_ASSIGN_OR_RETURN(call.gradients[0], Spread(call, share));
   return absl::OkStatus();
 }
@@ -90,7 +90,7 @@ absl::Status SumOfSquaresBackward(const GradCall& call) {
     return Tensor::Empty(device, dtype, t.shape());
   };
   DT_ASSIGN_OR_RETURN(const Tensor twice, like(dy, dy.dtype()));
-  DT_RETURN_IF_ERROR(kernels::Affine(device, dy, 2, 0, twice));
+  DT_RETURN_IF_ERROR(kernels::Scale(device, dy, 2, twice));
   const Tensor factor = twice.BroadcastTo(x.shape());
   const Tensor& dx = call.gradients[0];
   if (x.dtype() == dy.dtype()) {

@@ -225,10 +225,15 @@ class Context {
   void AddLateSend(std::shared_ptr<LateSend> send) { late_sends_.push_back(std::move(send)); }
   void ForgetLateSends() { late_sends_.clear(); }
   absl::Status FinishLateSends(const Spec* from = nullptr, const Spec* to = nullptr);
-  // The axis whose coordinates are the stages of the pipeline that runs now; empty: none does. Its
-  // stages have other work than to send each other what they have of an operand.
-  const std::string& stage_axis() const { return stage_axis_; }
-  void set_stage_axis(std::string axis) { stage_axis_ = std::move(axis); }
+  // The stages of the pipeline that runs now: the axis whose coordinates they are, and the mesh of
+  // each. Without an axis none runs. Operands of modules go from each stage to the next one alone,
+  // and no stage sends another what it has of an operand in parts: all have other work.
+  struct Stages {
+    std::string axis;
+    std::vector<DeviceMesh> meshes;
+  };
+  const Stages& stages() const { return stages_; }
+  void set_stages(Stages stages) { stages_ = std::move(stages); }
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
@@ -283,7 +288,7 @@ class Context {
   std::vector<LateRead> late_reads_;  // few or none
   uint64_t mesh_changes_ = 0;
   bool defers_sends_ = false;
-  std::string stage_axis_;
+  Stages stages_;
   std::vector<std::shared_ptr<LateSend>> late_sends_;  // in order
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
   const OverlapOptions overlap_;

@@ -30,6 +30,10 @@ absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& 
 absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& out);
 // out = scale * a + shift; all types but bool.
 absl::Status Affine(Device& device, const Tensor& a, double scale, double shift, const Tensor& out);
+// out = scale * a; a shift of +0 would make +0 of -0.
+inline absl::Status Scale(Device& device, const Tensor& a, double scale, const Tensor& out) {
+  return Affine(device, a, scale, -0.0, out);
+}
 absl::Status Fill(Device& device, const Tensor& out, double value);  // out may have any strides
 
 // out = a^exponent as by std::pow, except 1/2 and -1/2, which use square roots. Floats.

@@ -604,6 +604,23 @@ TEST_P(ElementwiseTest, AffineScalesAndShifts) {
   }
 }
 
+TEST_P(ElementwiseTest, ScaleKeepsTheSignOfZero) {
+  for (const DType dtype : kFloats) {
+    const Tensor x = Make(dtype, {4}, {-0.0, 0.0, 1, -2}), out = Empty(dtype, {4});
+    const auto negative = [&](double scale) {
+      EXPECT_THAT(Scale(device(), x, scale, out), IsOk());
+      std::vector<bool> signs;
+      for (const double v : Read(out)) signs.push_back(std::signbit(v));
+      return signs;
+    };
+    EXPECT_EQ(negative(2.5), (std::vector<bool>{true, false, false, true}))
+        << ToString(dtype).data();
+    EXPECT_EQ(negative(-1), (std::vector<bool>{false, true, true, false}))
+        << ToString(dtype).data();
+    EXPECT_EQ(negative(0), (std::vector<bool>{true, false, false, true})) << ToString(dtype).data();
+  }
+}
+
 TEST_P(ElementwiseTest, AffineOfIntegers) {
   for (const DType dtype : kIntegers) {
     const Tensor x = Make(dtype, {3}, {-3, 0, 7}), out = Empty(dtype, {3});

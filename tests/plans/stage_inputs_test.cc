@@ -1,17 +1,20 @@
-// The input of a pipeline's first module may come in any layout of the whole mesh that is the same
-// in all stages: the ranks of the first stage move it among themselves, while others have other
-// work.
+// What modules of a pipeline are called with. The input of the first one may come in any layout of
+// the whole mesh that is the same in all stages: the ranks of the first stage move it among
+// themselves, while others have other work. Activations go from each stage to the next one.
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/pipeline.h"
+#include "dtensor/parallel_plans/stage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -132,6 +135,48 @@ TEST(StageInputs, AreNotInPartsOfTheStages) {
         DT_RETURN_IF_ERROR(Train(context, c, micro_batches, std::nullopt).status());
         c.x = {Replicate(), Shard(1)};
         return Train(context, c, micro_batches, PipelineSchedule::k1F1B).status();
+      }));
+    }
+  }
+}
+
+// Linear layers on these stages.
+absl::Status TrainOn(Context& context, const std::vector<int>& stages, int64_t micro_batches,
+                     PipelineSchedule schedule) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("pp=3"));
+  Sequential model;
+  ParallelPlan plan;
+  for (const int stage : stages) {
+    plan.Add({absl::StrCat(model.size()), Stage("pp", stage)});
+    model.Append(std::make_unique<LinearLayer>(4, 4, 0.5));
+  }
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 1}));
+  const auto loss = [&](int64_t) -> TensorOr {
+    return Sum(model(RandomNormal(context, Layout::Replicated(mesh, 2), {2, 4}, {})), {0, 1});
+  };
+  return RunPipeline(context, mesh, "pp", micro_batches, loss, {.schedule = schedule}).status();
+}
+
+// All ranks refuse others alike, and may go on.
+TEST(StageInputs, AreOfTheStageBefore) {
+  struct Wrong {
+    std::vector<int> stages;
+    std::string text;
+  };
+  const Wrong wrongs[] = {{{0, 2}, "is on stage 0 of pp, and the module on stage 2"},
+                          {{2, 1, 0}, "is on stage 2 of pp, and the module on stage 1"},
+                          {{0, 1, 1, 0}, "is on stage 1 of pp, and the module on stage 0"}};
+  for (const auto schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+    for (const int64_t n : {1, 2, 5}) {
+      DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+        for (const Wrong& wrong : wrongs) {
+          EXPECT_THAT(TrainOn(context, wrong.stages, n, schedule), Refuses(HasSubstr(wrong.text)));
+        }
+        for (const std::vector<int>& right :
+             std::vector<std::vector<int>>{{0, 0, 1, 2}, {0, 1}, {1, 2}, {2}}) {
+          DT_RETURN_IF_ERROR(TrainOn(context, right, n, schedule));
+        }
+        return absl::OkStatus();
       }));
     }
   }
