@@ -38,7 +38,8 @@ ModelPaths PathsOf(const TransformerConfig& config) {
   return TransformerPaths({.experts = experts,
                            .shared_expert = experts && config.shared_hidden > 0,
                            .dense_layers = !experts || !config.dense_layers.empty(),
-                           .latent_attention = config.kv_lora_rank > 0});
+                           .latent_attention = config.kv_lora_rank > 0,
+                           .post_norms = config.post_norms});
 }
 
 absl::Span<const PlannedModel> PlannedModels() {
@@ -50,6 +51,8 @@ absl::Span<const PlannedModel> PlannedModels() {
       {"deepseek_v3",
        TransformerPaths({.experts = true, .shared_expert = true, .latent_attention = true}),
        Read<TransformerConfig>},
+      {"gemma", kDense, Read<TransformerConfig>},
+      {"gemma3_text", TransformerPaths({.post_norms = true}), Read<TransformerConfig>},
       {"glm4_moe", TransformerPaths({.experts = true, .shared_expert = true}),
        Read<TransformerConfig>},
       {"llama", kDense, Read<TransformerConfig>},

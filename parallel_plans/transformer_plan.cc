@@ -44,16 +44,19 @@ void AddProjections(const std::string& axis, bool sequence_parallel, const KeyVa
 
 // All but the MLPs.
 ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
-                            const KeyValueAxes& key_value, bool is_latent) {
+                            const KeyValueAxes& key_value, const TransformerParts& parts) {
   const Placement residual = ResidualOf(sequence_parallel);
   ParallelPlan plan({
       {"model.embed_tokens", VocabParallel(axis, residual)},
       {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
       {"lm_head", VocabParallel(axis)},
   });
-  AddProjections(axis, sequence_parallel, key_value, is_latent, plan);
+  AddProjections(axis, sequence_parallel, key_value, parts.latent_attention, plan);
   if (sequence_parallel) {
     plan.Add({"model.layers.*.{input,post_attention}_layernorm", SequenceParallel(axis)});
+    if (parts.post_norms) {
+      plan.Add({"model.layers.*.{pre,post}_feedforward_layernorm", SequenceParallel(axis)});
+    }
     plan.Add({"model.norm", SequenceParallel(axis)});
   }
   return plan;
@@ -63,7 +66,7 @@ ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
 
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value, const TransformerParts& parts) {
-  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, parts.latent_attention);
+  ParallelPlan plan = PlanAroundMlps(axis, sequence_parallel, key_value, parts);
   if (parts.experts) {
     plan.Add({kTransformerExperts, ExpertTensorParallel(axis, ResidualOf(sequence_parallel))});
   }

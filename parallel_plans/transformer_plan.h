@@ -22,6 +22,7 @@ struct TransformerParts {
   bool shared_expert = false;     // in each mixture
   bool dense_layers = true;       // MLPs, in some blocks or in all
   bool latent_attention = false;  // in place of grouped-query attention
+  bool post_norms = false;        // norms behind attention and MLP, too
 };
 
 // For a Transformer: Megatron's tensor parallelism over `axis`. With `sequence_parallel`,

@@ -9,7 +9,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "dtensor/runtime/core/status.h"
 #include "nlohmann/json.hpp"
 
@@ -18,7 +20,7 @@ namespace dtensor::internal {
 using nlohmann::json;
 
 // The callbacks of nlohmann's parser for each part of the text; they return false to stop it. Keeps
-// the members of the object, and of objects that are its members.
+// the members of the object, of objects that are its members, and of theirs.
 class ConfigParser : public nlohmann::json_sax<json> {
  public:
   explicit ConfigParser(ConfigReader& reader) : reader_(reader) {}
@@ -48,6 +50,7 @@ class ConfigParser : public nlohmann::json_sax<json> {
 
  private:
   static constexpr size_t kMaxDepth = 32;
+  static constexpr size_t kKeptDepth = 3;
 
   bool Enter(ConfigReader::Value value, bool is_list) {
     if (keys_.empty() && is_list) return Fail("it is no JSON object");
@@ -67,18 +70,18 @@ class ConfigParser : public nlohmann::json_sax<json> {
   bool Keep(ConfigReader::Value value) {
     if (keys_.empty()) return Fail("it is no JSON object");
     if (lists_ == 1 && is_list_.back()) AddElement(value);
-    if (lists_ > 0 || keys_.size() > 2) return true;
+    if (lists_ > 0 || keys_.size() > kKeptDepth) return true;
     const std::string name = NameOf(keys_.size());
     const bool fresh = reader_.members_.emplace(name, std::move(value)).second;
     return fresh || Fail(absl::StrCat("it has '", absl::Utf8SafeCEscape(name), "' twice"));
   }
-  // The name of the member that is `depth` objects deep: 1 or 2.
+  // The name of the member that is `depth` objects deep.
   std::string NameOf(size_t depth) const {
-    return depth == 1 ? keys_[0] : absl::StrCat(keys_[0], ".", keys_[1]);
+    return absl::StrJoin(absl::MakeConstSpan(keys_).first(depth), ".");
   }
   // To the open list, whose own key is the last but one.
   void AddElement(const ConfigReader::Value& value) {
-    if (keys_.size() > 3) return;
+    if (keys_.size() > kKeptDepth + 1) return;
     auto& list = std::get<ConfigReader::List>(reader_.members_[NameOf(keys_.size() - 1)]);
     if (const auto* const whole = std::get_if<int64_t>(&value)) {
       list.numbers.push_back(*whole);

@@ -29,8 +29,9 @@ namespace dtensor::internal {
 //   json.OnlyFlag("add_cross_attention", false, "there is no encoder to attend to");
 //   DT_RETURN_IF_ERROR(json.status());
 //
-// Members that are never read are ignored. A member of a nested object is named by both names:
-// "rope_parameters.rope_theta".
+// Members that are never read are ignored. A member of a nested object is named by all names:
+// "rope_parameters.rope_theta", or "rope_parameters.full_attention.rope_theta"; of objects that lie
+// deeper none is kept.
 class ConfigReader {
  public:
   // The limit of sizes. A tensor whose shape is two such sizes is still possible.

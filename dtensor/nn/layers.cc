@@ -180,13 +180,18 @@ TensorOr LayerNormLayer::Forward(const DistributedTensor& x) {
   return LayerNorm(x, weight_->ValueOn(x.mesh()), bias_->ValueOn(x.mesh()), eps_);
 }
 
-RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
-    : weight_(Parameter::New({dim}, ParameterInit::Constant(1))), eps_(eps) {
+RmsNormLayer::RmsNormLayer(int64_t dim, double eps, double offset)
+    : weight_(Parameter::New({dim}, ParameterInit::Constant(1 - offset))),
+      eps_(eps),
+      offset_(offset) {
   AddParameter("weight", weight_);
 }
 
 TensorOr RmsNormLayer::Forward(const DistributedTensor& x) {
-  return RmsNorm(x, weight_->ValueOn(x.mesh()), eps_);
+  const TensorOr weight = weight_->ValueOn(x.mesh());
+  if (offset_ == 0) return RmsNorm(x, weight, eps_);
+  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  return Cast(RmsNorm(Cast(x, wide), AddScalar(Cast(weight, wide), offset_), eps_), x.dtype());
 }
 
 }  // namespace dtensor

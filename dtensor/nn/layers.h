@@ -121,10 +121,11 @@ class PositionEmbeddingLayer : public Module {
   KvCacheSlot slot_;
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+// x / sqrt(mean(x^2) + eps) * (offset + weight) over the last dimension. The factor is initially 1.
+// With an offset, norms of 16-bit tensors are computed in f32: 1 + a small weight needs its bits.
 class RmsNormLayer : public Module {
  public:
-  explicit RmsNormLayer(int64_t dim, double eps = 1e-5);
+  explicit RmsNormLayer(int64_t dim, double eps = 1e-5, double offset = 0);
   const ParameterPtr& weight() const { return weight_; }
 
  protected:
@@ -132,7 +133,7 @@ class RmsNormLayer : public Module {
 
  private:
   const ParameterPtr weight_;
-  double eps_;
+  const double eps_, offset_;
 };
 
 // (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension. Initially weight is 1

@@ -54,6 +54,35 @@ TEST(LinearLayer, ReturnsItsBias) {
   }));
 }
 
+absl::StatusOr<std::vector<double>> ValuesOf(const TensorOr& x) {
+  DT_ASSIGN_OR_RETURN(const auto wide, Cast(x, DType::kF64));
+  return ToGlobal<double>(wide.Detach());
+}
+
+// The sum of 1 and a small weight is not rounded to the weight's type.
+TEST(RmsNormLayer, MayAddAnOffsetToItsWeight) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+      RmsNormLayer layer(2, /*eps=*/0, /*offset=*/1);
+      layer.SetDType(dtype);
+      DT_RETURN_IF_ERROR(layer.Materialize(context, DeviceMesh(), 0));
+      DT_ASSIGN_OR_RETURN(const auto x, Cast(Of(context, {1, 2}, {64, -64}), dtype));
+      DT_ASSIGN_OR_RETURN(const auto first, layer(x));
+      EXPECT_EQ(first.dtype(), dtype);
+      EXPECT_THAT(ValuesOf(first), IsOkAndHolds(ElementsAre(1, -1)));
+      // 1 + 3/512 is between 1 and 1 + 1/128, the next number in bf16.
+      DT_ASSIGN_OR_RETURN(const auto weight, Cast(Of(context, {2}, {3.f / 512, 1}), dtype));
+      DT_RETURN_IF_ERROR(layer.weight()->Write(weight));
+      DT_ASSIGN_OR_RETURN(const auto y, layer(x));
+      const double want = dtype == DType::kBF16 ? 1 + 1. / 128 : 1 + 3. / 512;
+      EXPECT_THAT(ValuesOf(y), IsOkAndHolds(ElementsAre(want, -2)));
+      DT_RETURN_IF_ERROR(Backward(Sum(Cast(y, DType::kF32), {0, 1})));
+      EXPECT_EQ(layer.weight()->tensor.grad().dtype(), dtype);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // a - b and b - a.
 class Differences : public Module {
  public:

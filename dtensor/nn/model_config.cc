@@ -30,6 +30,8 @@ constexpr ModelType kModelTypes[] = {
     {"bert", Make<BertModel, BertConfig>},
     {"gpt2", Make<Gpt2, Gpt2Config>},
     {"deepseek_v3", Make<Transformer, TransformerConfig>},
+    {"gemma", Make<Transformer, TransformerConfig>},
+    {"gemma3_text", Make<Transformer, TransformerConfig>},
     {"glm4_moe", Make<Transformer, TransformerConfig>},
     {"llama", Make<Transformer, TransformerConfig>},
     {"mistral", Make<Transformer, TransformerConfig>},

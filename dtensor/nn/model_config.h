@@ -24,7 +24,8 @@ namespace DTENSOR_EXPORT dtensor {
 //   bert                      BertModel: ids and token types [batch, sequence] -> hidden states
 //                             and the pooled one
 //   gpt2                      Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
-//   deepseek_v3, glm4_moe,    Transformer: the same
+//   deepseek_v3, gemma,       Transformer: the same
+//   gemma3_text, glm4_moe,
 //   llama, mistral, mixtral,
 //   qwen2, qwen2_moe, qwen3,
 //   qwen3_moe

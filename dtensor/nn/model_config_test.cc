@@ -249,6 +249,103 @@ TEST(TransformerConfig, ReadsLatentAttention) {
   EXPECT_EQ(both->kv_heads, 4);  // as many as heads, if the file does not say
 }
 
+TEST(TransformerConfig, ReadsGemma) {
+  const auto first = TransformerConfig::FromJson(R"({"model_type": "gemma", "hidden_size": 16,
+                                                     "hidden_act": "gelu"})");
+  DT_ASSERT_OK(first);
+  EXPECT_EQ(first->vocab, 256000);
+  EXPECT_EQ(first->heads, 16);
+  EXPECT_EQ(first->kv_heads, 16);
+  EXPECT_EQ(first->head_dim(), 256);
+  EXPECT_EQ(first->gelu_gate, GeluForm::kTanh) << "whatever old files say";
+  EXPECT_EQ(first->norm_offset, 1);
+  EXPECT_EQ(first->embedding_scale, 4);
+  EXPECT_EQ(first->window, 0);
+  EXPECT_TRUE(first->tie_embeddings && !first->post_norms && !first->qk_norm);
+  const auto third = TransformerConfig::FromJson(R"({"model_type": "gemma3_text"})");
+  DT_ASSERT_OK(third);
+  EXPECT_EQ(third->dim, 2304);
+  EXPECT_EQ(third->embedding_scale, 48);
+  EXPECT_EQ(third->attention_scale, 1.0 / 16);
+  EXPECT_EQ(third->window, 4096);
+  EXPECT_THAT(third->full_layers, ElementsAre(5, 11, 17, 23));
+  EXPECT_TRUE(third->has_window(4) && !third->has_window(5));
+  EXPECT_EQ(third->rope_theta, 1e6);
+  EXPECT_EQ(third->window_rope_theta, 1e4);
+  EXPECT_TRUE(third->tie_embeddings && third->post_norms && third->qk_norm && !third->qkv_bias);
+}
+
+// Older files have the members of rotary embeddings outside of objects.
+TEST(TransformerConfig, ReadsRopeOfGemma3WhereFilesHaveIt) {
+  const auto older = TransformerConfig::FromJson(
+      R"({"model_type": "gemma3_text", "rope_theta": 500, "rope_local_base_freq": 50,
+          "rope_scaling": {"rope_type": "linear", "factor": 8}, "sliding_window_pattern": 9})");
+  const auto newer = TransformerConfig::FromJson(
+      R"({"model_type": "gemma3_text", "rope_parameters": {
+          "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 500},
+          "sliding_attention": {"rope_type": "default", "rope_theta": 50}},
+          "num_hidden_layers": 3,
+          "layer_types": ["sliding_attention", "full_attention", "full_attention"]})");
+  for (const auto& config : {older, newer}) {
+    DT_ASSERT_OK(config);
+    EXPECT_EQ(config->rope_theta, 500);
+    EXPECT_EQ(config->rope_scaling.factor, 8);
+    EXPECT_EQ(config->window_rope_theta, 50);
+  }
+  EXPECT_THAT(older->full_layers, ElementsAre(8, 17));
+  EXPECT_THAT(newer->full_layers, ElementsAre(1, 2));
+}
+
+TEST(TransformerConfig, RefusesGemmasThatAreOtherwise) {
+  const auto refuses = [](absl::string_view member, absl::string_view name) {
+    EXPECT_THAT(TransformerConfig::FromJson(absl::StrCat(
+                    R"({"model_type": "gemma3_text", "num_hidden_layers": 2, )", member, "}")),
+                Refuses(HasSubstr(std::string(name))))
+        << member;
+  };
+  refuses(R"("hidden_activation": "silu")", "hidden_activation is \"silu\"");
+  refuses(R"("attn_logit_softcapping": 50.0)", "attn_logit_softcapping is 50; there is no");
+  refuses(R"("final_logit_softcapping": 30.0)", "final_logit_softcapping is 30; there is no");
+  refuses(R"("use_bidirectional_attention": true)", "attention is causal");
+  refuses(R"("query_pre_attn_scalar": 0)", "query_pre_attn_scalar is 0");
+  refuses(R"("sliding_window": null)", "sliding_window is missing; give the window");
+  refuses(R"("sliding_window_pattern": 0)", "sliding_window_pattern is 0");
+  refuses(R"("rope_local_base_freq": 0)", "rope_local_base_freq is 0");
+  refuses(R"("layer_types": ["full_attention"])", "give one for each of 2 layers");
+  refuses(R"("layer_types": [])", "give one for each of 2 layers");
+  refuses(R"("layer_types": ["full_attention", "chunked_attention"])",
+          "they are sliding_attention or full_attention");
+  refuses(R"("layer_types": "full_attention")", "give a list");
+  refuses(R"("rope_parameters": {"rope_type": "default", "rope_theta": 9})",
+          "rope_parameters.rope_theta is 9; give it in full_attention and in sliding_attention");
+  refuses(R"("rope_parameters": {"full_attention": 3})", "give an object");
+  refuses(R"("rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}})",
+          "rope_parameters.sliding_attention.rope_type is \"linear\"");
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"model_type": "gemma2"})"),
+              Refuses(HasSubstr("gemma, gemma3_text")));
+}
+
+TEST(TransformerConfig, RefusesWindowsAndNormsThatItCannotHave) {
+  const auto refuses = [](const auto& set, const char* why) {
+    TransformerConfig config;
+    set(config);
+    EXPECT_THAT(config.Validate(), Refuses(HasSubstr(why)));
+  };
+  refuses([](auto& c) { c.full_layers = {0}; }, "full_layers is set, and no layer has a window");
+  refuses([](auto& c) { c.window_rope_theta = 9; }, "window_rope_theta is set");
+  refuses([](auto& c) { c.window = 4, c.full_layers = {4}; }, "full_layers has 4, and layers are");
+  refuses([](auto& c) { c.window = 4, c.full_layers = {-1}; }, "full_layers has -1");
+  refuses([](auto& c) { c.window = 4, c.window_rope_theta = -1; }, "window_rope_theta is -1");
+  refuses([](auto& c) { c.norm_offset = NAN; }, "norm_offset is nan");
+  refuses([](auto& c) { c.embedding_scale = INFINITY; }, "embedding_scale is inf");
+  refuses([](auto& c) { c.experts = 4, c.gelu_gate = GeluForm::kErf; }, "have no gelu_gate");
+  refuses(
+      [](auto& c) {
+        c.kv_lora_rank = 4, c.v_head_dim = 4, c.rotary_dim = 2, c.kv_heads = 8, c.norm_offset = 1;
+      },
+      "norm_offset is set, which latent attention has not");
+}
+
 TEST(TransformerConfig, RefusesMixturesThatAreOtherwise) {
   const auto refuses = [](absl::string_view type, absl::string_view member,
                           absl::string_view name) {

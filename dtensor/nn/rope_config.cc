@@ -58,9 +58,10 @@ void ReadYarn(ConfigReader& json, absl::string_view group, RopeScaling& scaling)
 
 }  // namespace
 
-RopeScaling ReadRopeScaling(ConfigReader& json, bool rotates_whole_heads) {
+RopeScaling ReadRopeScaling(ConfigReader& json, bool rotates_whole_heads,
+                            absl::string_view parameters) {
   RopeScaling scaling;
-  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
+  for (const absl::string_view group : {absl::string_view("rope_scaling"), parameters}) {
     if (!json.HasObject(group)) continue;
     if (rotates_whole_heads) {
       json.Never(absl::StrCat(group, ".partial_rotary_factor"), "models of this type have none");
@@ -111,9 +112,10 @@ int64_t ReadRotaryDim(ConfigReader& json, double if_missing, int64_t head_dim) {
   return size == head_dim ? 0 : size;
 }
 
-double ReadRopeTheta(ConfigReader& json, double if_missing, const RopeScaling& scaling) {
-  constexpr absl::string_view kInside = "rope_parameters.rope_theta";
-  const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
+double ReadRopeTheta(ConfigReader& json, double if_missing, const RopeScaling& scaling,
+                     absl::string_view parameters) {
+  const std::string inside = absl::StrCat(parameters, ".rope_theta");
+  const absl::string_view name = json.Has(inside) ? absl::string_view(inside) : "rope_theta";
   const double theta = json.Number(name, if_missing);
   if (theta == 0) json.Refuse(name, "give a number above 0");
   if (theta <= 1 && scaling.transition != RopeTransition::kByTurns) {

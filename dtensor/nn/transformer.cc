@@ -7,6 +7,7 @@
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/latent_attention.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -74,11 +75,18 @@ TensorOr Append(const DistributedTensor& before, const DistributedTensor& own) {
   return Concat({PartialAs(own, before), PartialAs(before, own)}, 0);
 }
 
+double RoundedTo(DType dtype, double value) {
+  if (dtype == DType::kF64) return value;
+  const auto narrow = static_cast<float>(value);
+  if (dtype == DType::kBF16) return static_cast<float>(BFloat16(narrow));
+  return dtype == DType::kF16 ? static_cast<float>(Float16(narrow)) : narrow;
+}
+
 }  // namespace
 
 DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
-    : attention_norm_(config.dim, config.norm_eps),
-      mlp_norm_(config.dim, config.norm_eps),
+    : attention_norm_(config.dim, config.norm_eps, config.norm_offset),
+      mlp_norm_(config.dim, config.norm_eps, config.norm_offset),
       attention_(AttentionOf(config, layer)),
       mlp_(MlpOf(config, layer)) {
   const bool before = HasSumsBefore(config, layer);
@@ -86,15 +94,28 @@ DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
   if (before || HasSumsBefore(config, layer + 1)) SetResults({"y", "router_sums"});
   AddChild("input_layernorm", &attention_norm_);
   AddChild("self_attn", attention_.get());
-  AddChild("post_attention_layernorm", &mlp_norm_);
+  if (config.post_norms) {
+    after_attention_.emplace(config.dim, config.norm_eps, config.norm_offset);
+    after_mlp_.emplace(config.dim, config.norm_eps, config.norm_offset);
+    AddChild("post_attention_layernorm", &*after_attention_);
+    AddChild("pre_feedforward_layernorm", &mlp_norm_);
+    AddChild("post_feedforward_layernorm", &*after_mlp_);
+  } else {
+    AddChild("post_attention_layernorm", &mlp_norm_);
+  }
   AddChild(config.has_experts(layer) && config.mixtral_names ? "block_sparse_moe" : "mlp",
            mlp_.get());
 }
 
 TensorsOr DecoderBlock::ForwardAll(absl::Span<const DistributedTensor> operands) {
   const DistributedTensor& x = operands[0];
-  const TensorOr h = Add(x, (*attention_)(attention_norm_(x)));
+  TensorOr attended = (*attention_)(attention_norm_(x));
+  if (after_attention_) attended = (*after_attention_)(attended);
+  const TensorOr h = Add(x, attended);
   DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, mlp_->Call({mlp_norm_(h)}));
+  if (after_mlp_) {
+    DT_ASSIGN_OR_RETURN(results[0], (*after_mlp_)(results[0]));
+  }
   DT_ASSIGN_OR_RETURN(results[0], Add(h, results[0]));
   if (operands.size() == 1) return results;
   if (results.size() == 1) {
@@ -109,8 +130,9 @@ class Transformer::Body : public Module {
  public:
   explicit Body(const TransformerConfig& config)
       : embedding_(config.vocab, config.dim, config.init_stddev),
+        scale_(config.embedding_scale),
         layers_(config),
-        norm_(config.dim, config.norm_eps) {
+        norm_(config.dim, config.norm_eps, config.norm_offset) {
     AddChild("embed_tokens", &embedding_);
     AddChild("layers", &layers_);
     AddChild("norm", &norm_);
@@ -120,8 +142,11 @@ class Transformer::Body : public Module {
 
  protected:
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override {
-    DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results,
-                        layers_.Call({embedding_(operands[0])}));
+    DT_ASSIGN_OR_RETURN(DistributedTensor x, embedding_(operands[0]));
+    if (scale_ != 1) {
+      DT_ASSIGN_OR_RETURN(x, Scale(x, RoundedTo(x.dtype(), scale_)));
+    }
+    DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, layers_.Call({x}));
     DT_ASSIGN_OR_RETURN(results[0], norm_(results[0]));
     return results;
   }
@@ -138,6 +163,7 @@ class Transformer::Body : public Module {
   };
 
   EmbeddingLayer embedding_;
+  const double scale_;
   Blocks layers_;
   RmsNormLayer norm_;
 };

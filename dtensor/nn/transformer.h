@@ -1,13 +1,14 @@
-// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, GLM-4.5, DeepSeek-V3,
-// SmolLM2): RMSNorm, rotary positions, grouped-query attention, SwiGLU, or mixtures of experts that
-// are SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM and similar classes, so
-// their state dicts can be loaded and saved by name.
+// LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, Gemma, Gemma 3, GLM-4.5,
+// DeepSeek-V3, SmolLM2): RMSNorm, rotary positions, grouped-query attention, SwiGLU or GeGLU, or
+// mixtures of experts that are SwiGLU. Names and shapes are those of Hugging Face's
+// LlamaForCausalLM and similar classes, so their state dicts can be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
 //   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in], and .bias [out]
 //   model.layers.N.self_attn.{q,k}_norm.weight              [head_dim], where there are norms
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in], and .bias [out]
+//   model.layers.N.{pre,post}_feedforward_layernorm.weight  [dim], with post_norms
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
@@ -29,6 +30,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,7 @@
 #include "dtensor/nn/kv_cache.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/mixture.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -82,34 +85,48 @@ struct TransformerConfig {
   // BalancingLoss and BalanceByBias (balancing.h). For models with softmax scores it is what
   // Hugging Face's compute with output_router_logits.
   bool router_sums = false;
-  // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
+  // Layers from `first_window_layer` on, but for full_layers, see only the last `window` tokens; 0:
+  // all.
   int64_t window = 0, first_window_layer = 0;
+  std::vector<int64_t> full_layers = {};
+  // Layers with a window have this rope_theta and no rope_scaling; 0: those of the others.
+  double window_rope_theta = 0;
+  // What Gemma has. The MLP's gate passes GELU in place of SiLU; RMSNorms, those of queries and
+  // keys too, multiply by norm_offset + weight; embedded tokens are multiplied by embedding_scale,
+  // rounded to their type; what attention and MLP return passes an RMSNorm before it is added.
+  std::optional<GeluForm> gelu_gate = std::nullopt;
+  double norm_offset = 0, embedding_scale = 1;
+  bool post_norms = false;
 
-  // Reads Hugging Face's config.json of a deepseek_v3, glm4_moe, llama, mistral, mixtral, qwen2,
-  // qwen2_moe, qwen3 or qwen3_moe; without a model_type it is read as a llama's. Errors:
+  // Reads Hugging Face's config.json of a deepseek_v3, gemma, gemma3_text, glm4_moe, llama,
+  // mistral, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe; without a model_type a llama's. Errors:
   // kInvalidArgument for text that is not a JSON object, for members that are not numbers in range,
   // and, by name, for what the model does not implement: another hidden_act, dropout, noise in the
-  // router, rotary embeddings with a scaling other than "linear", "llama3" or "yarn", quantized
-  // weights other than those in FP8 that LoadHuggingFace reads. Members that do not affect results
-  // are ignored, and so is output_router_logits: set router_sums. The list layer_types is ignored,
-  // too: which layers have windows follows from sliding_window, use_sliding_window and
-  // max_window_layers, from which Hugging Face derives the list.
+  // router, softcapping, attention to later tokens, rotary embeddings with a scaling other than
+  // "linear", "llama3" or "yarn", quantized weights other than those in FP8 that LoadHuggingFace
+  // reads. Members that do not affect results are ignored, and so is output_router_logits: set
+  // router_sums. The list layer_types is ignored, too, but for a gemma3_text's: which layers have
+  // windows follows from sliding_window, use_sliding_window and max_window_layers, from which
+  // Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
   int64_t mlp_hidden() const;
   bool has_experts(int64_t layer) const;
+  bool has_window(int64_t layer) const;
   // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
   // kv_heads that do not divide heads; a negative head_size, rotary_dim, kv_lora_rank, q_lora_rank,
   // v_head_dim, window, first_window_layer, dense_hidden or shared_hidden; an attention_scale that
-  // is negative or not finite; an odd number of rotated features, or more than a head has. Of
-  // mixtures: a negative number of experts, more experts_per_token than experts, or none;
-  // fused_projections or mlp_bias; dense_layers that are no layers, or all of them; groups that do
-  // not divide the experts, of one expert, more picked_groups than there are, fewer experts in them
+  // is negative or not finite; an odd number of rotated features, or more than a head has;
+  // full_layers that are no layers; these and a window_rope_theta without a window, one that is
+  // negative or not finite; a norm_offset or embedding_scale that is not finite. Of mixtures: a
+  // negative number of experts, more experts_per_token than experts, or none; fused_projections,
+  // mlp_bias or a gelu_gate; dense_layers that are no layers, or all of them; groups that do not
+  // divide the experts, of one expert, more picked_groups than there are, fewer experts in them
   // than experts_per_token, a factor that is not above 0; groups and a factor with softmax scores;
   // what only mixtures have without experts. Of latent attention: no v_head_dim or rotary_dim,
-  // rotary_dim of a whole head, other kv_heads than heads, fused_projections, qk_norm, a window;
-  // what only latent attention has without kv_lora_rank.
+  // rotary_dim of a whole head, other kv_heads than heads, fused_projections, qk_norm, a window, a
+  // norm_offset; what only latent attention has without kv_lora_rank.
   absl::Status Validate() const;
 };
 
@@ -137,7 +154,7 @@ class GroupedQueryAttention : public AttentionModule {
   LinearLayer o_;
 };
 
-// down(silu(gate(x)) * up(x)).
+// down(silu(gate(x)) * up(x)), or with config.gelu_gate of GELU.
 class SwiGluMlp : public Module {
  public:
   // hidden: 0 means config.mlp_hidden().
@@ -150,14 +167,15 @@ class SwiGluMlp : public Module {
   absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
 
   const int64_t hidden_;
+  const std::optional<GeluForm> gelu_gate_;
   std::vector<std::unique_ptr<LinearLayer>> projections_;  // of gate and up, or one of both
   LinearLayer down_;
 };
 
-// x + attention(norm(x)), then x + mlp(norm(x)). The MLP is SwiGluMlp, or a MixtureOfExperts. With
-// config.router_sums, the block appends those of its mixture to those of the blocks before: it has
-// a second operand of this name if there is a mixture before it, and a second result if there is
-// one up to it.
+// x + attention(norm(x)), then x + mlp(norm(x)); with config.post_norms a norm follows attention
+// and MLP, too. The MLP is SwiGluMlp, or a MixtureOfExperts. With config.router_sums, the block
+// appends those of its mixture to those of the blocks before: it has a second operand of this name
+// if there is a mixture before it, and a second result if there is one up to it.
 class DecoderBlock : public Module {
  public:
   explicit DecoderBlock(const TransformerConfig& config, int64_t layer = 0);
@@ -167,6 +185,7 @@ class DecoderBlock : public Module {
 
  private:
   RmsNormLayer attention_norm_, mlp_norm_;
+  std::optional<RmsNormLayer> after_attention_, after_mlp_;
   const std::unique_ptr<AttentionModule> attention_;
   const std::unique_ptr<Module> mlp_;
 };

@@ -1,6 +1,7 @@
 // What a TransformerConfig says of itself, and what it refuses.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -61,10 +62,11 @@ absl::Status CheckLatent(absl::string_view model, const TransformerConfig& confi
   }
   DT_RETURN_IF_ERROR(internal::CheckSizes(
       model, {{"v_head_dim", config.v_head_dim}, {"rotary_dim", config.rotary_dim}}));
-  const char* const has = config.fused_projections ? "fused_projections"
-                          : config.qk_norm         ? "qk_norm"
-                          : config.window > 0      ? "window"
-                                                   : nullptr;
+  const char* const has = config.fused_projections  ? "fused_projections"
+                          : config.qk_norm          ? "qk_norm"
+                          : config.window > 0       ? "window"
+                          : config.norm_offset != 0 ? "norm_offset"
+                                                    : nullptr;
   if (has != nullptr) {
     return InvalidArgument({model, ": ", has, " is set, which latent attention has not; clear it, ",
                             "or set kv_lora_rank to 0"});
@@ -118,10 +120,29 @@ absl::Status CheckMixture(absl::string_view model, const TransformerConfig& conf
   }
   DT_RETURN_IF_ERROR(CheckDenseLayers(model, config));
   DT_RETURN_IF_ERROR(CheckGroups(model, config));
-  if (!config.fused_projections && !config.mlp_bias) return absl::OkStatus();
-  return InvalidArgument({model, ": experts have no ",
-                          config.mlp_bias ? "mlp_bias" : "fused_projections",
-                          "; set it to false, or experts to 0"});
+  const char* const has = config.mlp_bias            ? "mlp_bias"
+                          : config.fused_projections ? "fused_projections"
+                          : config.gelu_gate         ? "gelu_gate"
+                                                     : nullptr;
+  if (has == nullptr) return absl::OkStatus();
+  return InvalidArgument(
+      {model, ": experts have no ", has, "; do not set it, or set experts to 0"});
+}
+
+absl::Status CheckWindows(absl::string_view model, const TransformerConfig& config) {
+  for (const int64_t layer : config.full_layers) {
+    if (0 <= layer && layer < config.layers) continue;
+    return InvalidArgument({model, ": full_layers has ", absl::StrCat(layer),
+                            ", and layers are 0 to ", absl::StrCat(config.layers - 1)});
+  }
+  const double theta = config.window_rope_theta;
+  if (!std::isfinite(theta) || theta < 0) {
+    return InvalidArgument({model, ": window_rope_theta is ", absl::StrCat(theta),
+                            "; give a number above 0, or 0 for rope_theta"});
+  }
+  if (config.window > 0 || (config.full_layers.empty() && theta == 0)) return absl::OkStatus();
+  return InvalidArgument({model, ": ", theta > 0 ? "window_rope_theta" : "full_layers",
+                          " is set, and no layer has a window; set window, too"});
 }
 
 }  // namespace
@@ -132,6 +153,10 @@ int64_t TransformerConfig::mlp_hidden() const {
 
 bool TransformerConfig::has_experts(int64_t layer) const {
   return experts > 0 && !absl::c_linear_search(dense_layers, layer);
+}
+
+bool TransformerConfig::has_window(int64_t layer) const {
+  return window > 0 && layer >= first_window_layer && !absl::c_linear_search(full_layers, layer);
 }
 
 absl::Status TransformerConfig::Validate() const {
@@ -164,6 +189,13 @@ absl::Status TransformerConfig::Validate() const {
     return InvalidArgument({kModel, ": attention_scale is ", absl::StrCat(attention_scale),
                             "; give a number above 0, or 0 for 1 / sqrt(head_dim)"});
   }
+  for (const auto& [name, number] :
+       {std::pair("norm_offset", norm_offset), std::pair("embedding_scale", embedding_scale)}) {
+    if (std::isfinite(number)) continue;
+    return InvalidArgument(
+        {kModel, ": ", name, " is ", absl::StrCat(number), "; give a finite number"});
+  }
+  DT_RETURN_IF_ERROR(CheckWindows(kModel, *this));
   DT_RETURN_IF_ERROR(CheckMixture(kModel, *this));
   DT_RETURN_IF_ERROR(CheckLatent(kModel, *this));
   if (rotary_dim > head_dim()) {

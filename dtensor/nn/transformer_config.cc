@@ -14,6 +14,12 @@ namespace {
 
 using internal::ConfigReader;
 
+// Layers of a gemma3_text, and where newer files have their rotary embeddings.
+constexpr absl::string_view kFullAttention = "full_attention",
+                            kSlidingAttention = "sliding_attention",
+                            kFullRope = "rope_parameters.full_attention",
+                            kWindowRope = "rope_parameters.sliding_attention";
+
 // The defaults of Hugging Face's classes, and what only some of them have.
 struct Kind {
   absl::string_view type;
@@ -40,7 +46,9 @@ struct Kind {
     double scaling = 1;                                      // likewise
   } experts = {};
   double rotary_share = 1;  // of a head's features, if the type has partial_rotary_factor
+  enum class Gemma { kNo, kFirst, kThird } gemma = Gemma::kNo;
 };
+using Gemma = Kind::Gemma;
 using Window = Kind::Window;
 using Mixture = Kind::Mixture;
 constexpr Kind kKinds[] = {
@@ -59,6 +67,28 @@ constexpr Kind kKinds[] = {
                  .groups = 8,
                  .picked_groups = 4,
                  .scaling = 2.5}},
+    {.type = "gemma",
+     .vocab = 256000,
+     .dim = 3072,
+     .layers = 28,
+     .hidden = 24576,
+     .kv_heads = 16,
+     .heads = 16,
+     .head_dim = 256,
+     .may_be_biased = true,
+     .gemma = Gemma::kFirst},
+    {.type = "gemma3_text",
+     .vocab = 262208,
+     .dim = 2304,
+     .layers = 26,
+     .hidden = 9216,
+     .kv_heads = 4,
+     .heads = 8,
+     .head_dim = 256,
+     .rope_theta = 1e6,
+     .may_be_biased = true,
+     .qk_norm = true,
+     .gemma = Gemma::kThird},
     {.type = "glm4_moe",
      .vocab = 151552,
      .layers = 46,
@@ -125,10 +155,9 @@ const Kind& KindOf(ConfigReader& json) {
     json.OnlyModel(kind.type);
     return kind;
   }
-  json.Refuse(
-      "model_type",
-      "this reads the configuration of a deepseek_v3, glm4_moe, llama, mistral, mixtral, qwen2, "
-      "qwen2_moe, qwen3 or qwen3_moe");
+  json.Refuse("model_type",
+              "this reads the configuration of a deepseek_v3, gemma, gemma3_text, glm4_moe, llama, "
+              "mistral, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe");
   return kKinds[0];
 }
 
@@ -244,8 +273,8 @@ void ReadMlp(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
 }
 
 // Refuses members that would change the result and that this model does not support.
-void RefuseOthers(ConfigReader& json) {
-  json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
+void RefuseOthers(ConfigReader& json, const Kind& kind) {
+  if (kind.gemma == Gemma::kNo) json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
   if (json.Probability("attention_dropout", 0) > 0) {
     json.Refuse("attention_dropout", "attention has no dropout; set it to 0");
   }
@@ -266,6 +295,60 @@ void ReadLatent(ConfigReader& json, TransformerConfig& config) {
   config.attention_scale = amplitude * amplitude / std::sqrt(static_cast<double>(config.head_size));
 }
 
+// Every sixth layer sees all tokens, or those that the file lists.
+void ReadFullLayers(ConfigReader& json, TransformerConfig& config) {
+  constexpr absl::string_view kTypes = "layer_types";
+  const std::vector<std::string> types = json.Texts(kTypes);
+  const int64_t step = json.Size("sliding_window_pattern", 6, ConfigReader::kMaxLayers);
+  if (!json.status().ok()) return;
+  if (json.Has(kTypes) && static_cast<int64_t>(types.size()) != config.layers) {
+    return json.Refuse(kTypes, absl::StrCat("give one for each of ", config.layers, " layers"));
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const bool is_full = types.empty() ? (layer + 1) % step == 0 : types[layer] == kFullAttention;
+    if (is_full) config.full_layers.push_back(layer);
+    if (is_full || types.empty() || types[layer] == kSlidingAttention) continue;
+    return json.Refuse(kTypes,
+                       absl::StrCat("they are ", kSlidingAttention, " or ", kFullAttention));
+  }
+}
+
+// Norms behind attention and MLP; windows, where positions have a base of their own.
+void ReadGemma3(ConfigReader& json, TransformerConfig& config) {
+  config.post_norms = true;
+  config.attention_scale =
+      1 / std::sqrt(static_cast<double>(json.Size("query_pre_attn_scalar", 256)));
+  if (json.IsNull("sliding_window"))
+    json.Refuse("sliding_window", "give the window of those layers that have one");
+  config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
+  ReadFullLayers(json, config);
+  json.OnlyText(absl::StrCat(kWindowRope, ".rope_type"), "default",
+                "the positions of layers with a window are not scaled");
+  const std::string inside = absl::StrCat(kWindowRope, ".rope_theta");
+  const absl::string_view name =
+      json.Has(inside) ? absl::string_view(inside) : "rope_local_base_freq";
+  config.window_rope_theta = json.Number(name, 10000);
+  if (config.window_rope_theta == 0) json.Refuse(name, "give a number above 0");
+  for (const absl::string_view member : {"rope_theta", "rope_type"}) {
+    json.Never(absl::StrCat(internal::kRopeParameters, ".", member),
+               "give it in full_attention and in sliding_attention");
+  }
+}
+
+void ReadGemma(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  const bool is_third = kind.gemma == Gemma::kThird;
+  config.norm_offset = 1;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.dim));
+  config.gelu_gate = json.Gelu(is_third ? "hidden_activation" : "hidden_act", "gelu_pytorch_tanh");
+  // Files of the first Gemma say "gelu", and mean this one.
+  if (!is_third) config.gelu_gate = GeluForm::kTanh;
+  json.OnlyFlag("use_bidirectional_attention", false, "attention is causal");
+  for (const absl::string_view cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    json.Never(cap, "there is no softcapping");
+  }
+  if (is_third) ReadGemma3(json, config);
+}
+
 }  // namespace
 
 absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view text) {
@@ -281,7 +364,7 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   ReadMlp(json, kind, config);
   config.norm_eps = json.Number("rms_norm_eps", kind.norm_eps);
   config.init_stddev = json.Number("initializer_range", 0.02);
-  config.tie_embeddings = json.Flag("tie_word_embeddings", false);
+  config.tie_embeddings = json.Flag("tie_word_embeddings", kind.gemma != Gemma::kNo);
   config.qk_norm = kind.mixture == Mixture::kGlm4 ? json.Flag("use_qk_norm", false) : kind.qk_norm;
   const bool is_latent = kind.mixture == Mixture::kDeepSeek;
   if (!is_latent && (kind.head_dim > 0 || json.Has("head_dim"))) {
@@ -292,14 +375,17 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   if (!whole_heads) {
     config.rotary_dim = internal::ReadRotaryDim(json, kind.rotary_share, config.head_dim());
   }
-  config.rope_scaling = internal::ReadRopeScaling(json, whole_heads);
-  config.rope_theta = internal::ReadRopeTheta(json, kind.rope_theta, config.rope_scaling);
+  const absl::string_view rope =
+      kind.gemma == Gemma::kThird ? kFullRope : internal::kRopeParameters;
+  config.rope_scaling = internal::ReadRopeScaling(json, whole_heads, rope);
+  config.rope_theta = internal::ReadRopeTheta(json, kind.rope_theta, config.rope_scaling, rope);
   if (is_latent) ReadLatent(json, config);
+  if (kind.gemma != Gemma::kNo) ReadGemma(json, kind, config);
   ReadBiases(json, kind, config);
   ReadWindow(json, kind, config);
   DT_RETURN_IF_ERROR(json.status());
   DT_RETURN_IF_ERROR(config.Validate());
-  RefuseOthers(json);
+  RefuseOthers(json, kind);
   DT_RETURN_IF_ERROR(json.status());
   return config;
 }

@@ -20,6 +20,11 @@ TensorOr PartRotated(const DistributedTensor& x, const RopeOptions& rope, int64_
   return Concat({Rope(Slice(x, -1, 0, size), rope), Slice(x, -1, size, all)}, -1);
 }
 
+RopeOptions RopeOf(const TransformerConfig& config, int64_t layer) {
+  if (config.has_window(layer) && config.window_rope_theta > 0) return {config.window_rope_theta};
+  return {config.rope_theta, config.rope_scaling};
+}
+
 // Sets the parts of the weight, and of the bias if there is one.
 void SetParts(const LinearLayer& layer, const std::vector<ParameterPart>& parts) {
   layer.weight()->parts = parts;
@@ -33,7 +38,7 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, in
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
       rotary_dim_(config.rotary_dim),
-      rope_{config.rope_theta, config.rope_scaling},
+      rope_(RopeOf(config, layer)),
       o_(heads_ * head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
          {.in = GroupWidth(config), .in_part = head_dim_}, LinearLayer::BiasIf(config.o_bias)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
@@ -54,13 +59,12 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, in
   AddChild("o_proj", &o_);
   for (const char* const name : {"q_norm", "k_norm"}) {
     if (!config.qk_norm) continue;
-    norms_.push_back(std::make_unique<RmsNormLayer>(head_dim_, config.norm_eps));
+    norms_.push_back(
+        std::make_unique<RmsNormLayer>(head_dim_, config.norm_eps, config.norm_offset));
     AddChild(name, norms_.back().get());
   }
   attention_options().scale = config.attention_scale;
-  if (config.window > 0 && layer >= config.first_window_layer) {
-    attention_options().mask = *AttentionMask::Window(config.window);
-  }
+  if (config.has_window(layer)) attention_options().mask = *AttentionMask::Window(config.window);
 }
 
 absl::StatusOr<std::vector<DistributedTensor>> GroupedQueryAttention::Project(
@@ -96,6 +100,7 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config, int64_t hidden)
     : hidden_(hidden > 0 ? hidden : config.mlp_hidden()),
+      gelu_gate_(config.gelu_gate),
       down_(hidden_, config.dim, ResidualStddev(config.init_stddev, config.layers), {},
             LinearLayer::BiasIf(config.mlp_bias)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
@@ -124,7 +129,8 @@ absl::StatusOr<std::vector<DistributedTensor>> SwiGluMlp::Project(const Distribu
 
 TensorOr SwiGluMlp::Forward(const DistributedTensor& x) {
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> parts, Project(x));
-  return down_(SiluMul(parts[0], parts[1]));
+  if (!gelu_gate_) return down_(SiluMul(parts[0], parts[1]));
+  return down_(Mul(Gelu(parts[0], *gelu_gate_), parts[1]));
 }
 
 }  // namespace dtensor

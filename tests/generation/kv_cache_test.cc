@@ -112,6 +112,7 @@ TEST(KvCache, GivesWhatLlamaGivesWithout) {
 
 TEST(KvCache, GivesWhatOthersGiveWithout) {
   ExpectAsWithout(Qwen(), {"tp=1", "tp=3"});
+  ExpectAsWithout(Gemma(), {"tp=1", "tp=3", "dp=2", "cp=2"});
   ExpectAsWithout(Gpt(), {"tp=1", "tp=3", "dp=2"});
   ExpectAsWithout(Mixture(), {"tp=1", "tp=3", "ep=2", "ep=2,tp=3", "cp=2,ep=2"});
   ExpectAsWithout(Glm(), {"tp=1", "tp=3", "ep=2,tp=3"});

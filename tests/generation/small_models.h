@@ -36,6 +36,15 @@ inline TransformerConfig Qwen() {
   config.rope_scaling = {.factor = 2};
   return config;
 }
+// Layer 0 has a window, and positions of its own; layer 1 sees all.
+inline TransformerConfig Gemma() {
+  TransformerConfig config = Llama();
+  config.qk_norm = config.post_norms = true;
+  config.norm_offset = 1, config.embedding_scale = 6, config.gelu_gate = GeluForm::kTanh;
+  config.window = 3, config.full_layers = {1}, config.window_rope_theta = 50;
+  config.rope_scaling = {.factor = 4};
+  return config;
+}
 inline TransformerConfig Mixture() {
   TransformerConfig config = Llama();
   config.experts = 4, config.experts_per_token = 2, config.hidden = 24;

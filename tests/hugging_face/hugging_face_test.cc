@@ -71,10 +71,10 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
   }
 
   // Hugging Face's LLaMA and its kin compute norms and angles in f32, whatever their type.
-  // make_cases.py has those with experts do it in f64.
+  // make_cases.py has those with experts, and Gemmas, do it in f64.
   double tolerance() const {
-    for (const absl::string_view in_f64 :
-         {"gpt2", "bert", "deepseek_v3", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"}) {
+    for (const absl::string_view in_f64 : {"gpt2", "bert", "deepseek_v3", "gemma", "glm4_moe",
+                                           "mixtral", "qwen2_moe", "qwen3_moe"}) {
       if (absl::StartsWith(GetParam(), in_f64)) return 1e-12;
     }
     return 2e-5;
@@ -182,11 +182,12 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(
     Cases, HuggingFace,
     ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled", "bert", "bert_otherwise",
-                      "deepseek_v3", "deepseek_v3_otherwise", "glm4_moe", "glm4_moe_otherwise",
-                      "llama", "llama_otherwise", "llama_otherwise_biased",
-                      "llama_otherwise_linear", "llama_otherwise_llama3", "llama_otherwise_yarn",
-                      "qwen3_otherwise_yarn", "mistral_otherwise", "mixtral", "mixtral_otherwise",
-                      "qwen2_moe", "qwen2_moe_otherwise", "qwen2_otherwise", "qwen3", "qwen3_moe",
+                      "deepseek_v3", "deepseek_v3_otherwise", "gemma", "gemma3_text",
+                      "gemma3_text_otherwise", "glm4_moe", "glm4_moe_otherwise", "llama",
+                      "llama_otherwise", "llama_otherwise_biased", "llama_otherwise_linear",
+                      "llama_otherwise_llama3", "llama_otherwise_yarn", "qwen3_otherwise_yarn",
+                      "mistral_otherwise", "mixtral", "mixtral_otherwise", "qwen2_moe",
+                      "qwen2_moe_otherwise", "qwen2_otherwise", "qwen3", "qwen3_moe",
                       "qwen3_moe_otherwise", "qwen3_moe_otherwise_every_second"),
     [](const auto& info) { return info.param; });
 

@@ -21,7 +21,8 @@ import torch
 import transformers
 from formula import formula
 from safetensors.torch import load_file, save_file
-from transformers import (BertConfig, BertModel, DeepseekV3Config, DeepseekV3ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (BertConfig, BertModel, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM,
+                          Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -189,6 +190,15 @@ case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_wind
 case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
      ids(11, 2, 9))
 case("qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=6, tie_word_embeddings=True)), ids(11, 2, 5))
+with f64_for_f32():
+    case("gemma", GemmaForCausalLM(GemmaConfig(**llama, head_dim=6)), ids(11, 2, 5))
+    gemma3 = llama | dict(num_hidden_layers=3, head_dim=6, sliding_window=3, query_pre_attn_scalar=9)
+    case("gemma3_text", Gemma3ForCausalLM(Gemma3TextConfig(**gemma3, sliding_window_pattern=2)), ids(11, 2, 7))
+    case("gemma3_text_otherwise", Gemma3ForCausalLM(Gemma3TextConfig(
+        **gemma3, layer_types=["full_attention", "sliding_attention", "full_attention"], attention_bias=True,
+        hidden_activation="gelu", tie_word_embeddings=False, rms_norm_eps=1e-2, rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}})), ids(11, 2, 9))
 # grouped_mm, the default, has no f64
 experts = llama | dict(experts_implementation="eager", output_router_logits=True)
 mixture("mixtral", MixtralForCausalLM, MixtralConfig(**experts, num_local_experts=5), ids(11, 2, 5))
