@@ -134,6 +134,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/redistribution/chunked_move.cc
   dtensor/redistribution/plan_executor.cc
   dtensor/tensor/autograd.cc
+  dtensor/tensor/check_replicas.cc
   dtensor/tensor/collective_results.cc
   dtensor/tensor/context.cc
   dtensor/tensor/context_reads.cc
@@ -308,6 +309,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/norm.cc
   runtime/kernels/optimizer.cc
   runtime/kernels/random.cc
+  runtime/kernels/read_bytes.cc
   runtime/kernels/reduce.cc
   runtime/kernels/rope.cc
   runtime/kernels/scan.cc
@@ -331,6 +333,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/redistribution/plan_executor.h
   dtensor/tensor/attrs.h
   dtensor/tensor/autograd.h
+  dtensor/tensor/check_replicas.h
   dtensor/tensor/context.h
   dtensor/tensor/counted.h
   dtensor/tensor/dispatch.h

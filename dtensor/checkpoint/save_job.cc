@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,12 +16,11 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
-#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/read_bytes.h"
 
 namespace dtensor {
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;  // copied to the host at a time
 constexpr absl::string_view kDone = ".done";
 constexpr absl::string_view kFailed = "failed\n";
 
@@ -37,32 +35,14 @@ std::string CommittingFolderOf(const SaveJob& job) {
 
 std::string DoneName(int rank) { return absl::StrFormat("rank-%05d%s", rank, kDone); }
 
-// Calls `write` with the elements, row-major, piece by piece.
-absl::Status CopyOut(const Tensor& local,
-                     absl::FunctionRef<absl::Status(const char*, int64_t)> write) {
-  Device& device = local.device();
-  DT_ASSIGN_OR_RETURN(const Tensor packed, kernels::Contiguous(device, local));
-  if (device.kind() == Device::Kind::kCpu) {  // host memory, and no kernel is pending
-    return write(packed.data<char>(), packed.bytes());
-  }
-  std::vector<char> piece(std::min(packed.bytes(), kPieceBytes));
-  for (int64_t at = 0; at < packed.bytes(); at += kPieceBytes) {
-    const int64_t size = std::min(packed.bytes() - at, kPieceBytes);
-    DT_RETURN_IF_ERROR(device.CopyToHost(piece.data(), packed.data<char>() + at, size));
-    DT_RETURN_IF_ERROR(device.Synchronize());
-    DT_RETURN_IF_ERROR(write(piece.data(), size));
-  }
-  return absl::OkStatus();
-}
-
 int64_t BytesOf(const OwnSlice& slice) {
   return NumElements(slice.entry.shape) * SizeOf(slice.entry.dtype);
 }
 
 absl::Status AppendSlice(const OwnSlice& slice, SliceFileWriter& writer) {
   if (slice.bytes != nullptr) return writer.Append(slice.bytes.get(), BytesOf(slice));
-  return CopyOut(slice.local,
-                 [&](const char* bytes, int64_t size) { return writer.Append(bytes, size); });
+  return kernels::ReadBytes(
+      slice.local, [&](const char* bytes, int64_t size) { return writer.Append(bytes, size); });
 }
 
 // The file has an empty name if this rank has nothing to write.
@@ -209,7 +189,7 @@ absl::Status TakeSnapshot(OwnSlice& slice) {
                                                      " B of a copy; save without ", "`async`"));
   }
   char* at = slice.bytes.get();
-  DT_RETURN_IF_ERROR(CopyOut(slice.local, [&](const char* bytes, int64_t size) {
+  DT_RETURN_IF_ERROR(kernels::ReadBytes(slice.local, [&](const char* bytes, int64_t size) {
     at = std::copy(bytes, bytes + size, at);
     return absl::OkStatus();
   }));

@@ -155,10 +155,15 @@ using TensorOr = absl::StatusOr<DistributedTensor>;
 //   of it first.
 // - Remembered redistributions of the tensor are forgotten, and asynchronous ones are waited for.
 // - A Backward that needs the old values refuses to run.
+// `what` is a number for what is written, the same on all ranks: if they give others, the next
+// collective that reads the tensor says that they disagree (lineage.h).
 // Errors: kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a
 // recorded operator, for a Reshape of a tensor that is not row-major, and for a tensor in which
 // several elements share one place in memory, or may do so on some rank; failures.
-absl::Status BeforeWrite(const DistributedTensor& tensor);
+absl::Status BeforeWrite(const DistributedTensor& tensor, uint64_t what = 1);
+// A number for the tensor's values, from how they came about, which all ranks of its mesh have
+// alike if they did the same: for `what`. Requires: it is defined.
+uint64_t LineageOf(const DistributedTensor& tensor);
 // Only checks, with the same errors, which name `who`: for calls that write to several tensors or
 // to none. If the tensor is still being received, waits for it.
 absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tensor);

@@ -111,7 +111,11 @@ absl::Status ReduceToLeaves(absl::Span<const LeafGradient> all, absl::string_vie
 absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
                              const ReduceGradientsOptions& options) {
   for (const DistributedTensor& leaf : leaves) {
-    if (!leaf.defined()) return InvalidArgument({"ReduceGradients: a leaf is undefined"});
+    if (!leaf.defined()) {
+      return InvalidArgument({"ReduceGradients: leaf ", absl::StrCat(&leaf - leaves.data()),
+                              " (from 0) of ", absl::StrCat(leaves.size()),
+                              " is undefined; leave it out"});
+    }
     if (&leaf.context() != &leaves[0].context()) {
       return InvalidArgument({"ReduceGradients: leaves belong to two Contexts"});
     }

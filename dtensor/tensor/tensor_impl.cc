@@ -149,16 +149,18 @@ absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tenso
                    " several elements have one place in memory; write to a copy"));
 }
 
-absl::Status BeforeWrite(const DistributedTensor& tensor) {
+absl::Status BeforeWrite(const DistributedTensor& tensor, uint64_t what) {
   DT_RETURN_IF_ERROR(CheckWritable("BeforeWrite", tensor));
   TensorImpl& impl = *tensor.impl();
   DT_RETURN_IF_ERROR(impl.context->FinishReads(impl.local));
   impl.remembered.clear();
   impl.twin = nullptr;
   impl.source = nullptr;
-  impl.lineage.id = MixLineage(impl.lineage.id, /*more=*/1);  // other values from here on
+  impl.lineage.id = MixLineage(impl.lineage.id, what);  // other values from here on
   absl::Status status = impl.local.BeforeWrite();
   return status.ok() ? status : impl.context->communicator().Fail(status);
 }
+
+uint64_t LineageOf(const DistributedTensor& tensor) { return tensor.impl()->lineage.id; }
 
 }  // namespace dtensor

@@ -32,6 +32,10 @@ kernels::AdamWStep internal::AdamWStepOf(const AdamWOptions& options, double lr,
           .step = step};
 }
 
+std::vector<double> internal::NumbersOf(const AdamWOptions& options) {
+  return {options.beta1, options.beta2, options.eps, options.weight_decay};
+}
+
 absl::StatusOr<AdamW> AdamW::Create(std::vector<AdamWGroup> groups) {
   AdamW adamw;
   std::vector<Group> all;
@@ -40,7 +44,8 @@ absl::StatusOr<AdamW> AdamW::Create(std::vector<AdamWGroup> groups) {
     all.push_back({group.parameters,
                    group.lr_scale,
                    group.options.master_weights,
-                   {"exp_avg", "exp_avg_sq"}});
+                   {"exp_avg", "exp_avg_sq"},
+                   internal::NumbersOf(group.options)});
     adamw.options_.insert(adamw.options_.end(), group.parameters.size(), group.options);
   }
   DT_RETURN_IF_ERROR(adamw.Init(all));

@@ -1,10 +1,13 @@
 #include "dtensor/nn/optim/clip.h"
 
+#include <bit>
+#include <cstdint>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/nn/optim/parameter_checks.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -103,6 +106,11 @@ absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> 
   ClipResult result;
   DT_ASSIGN_OR_RETURN(result.norm, Full(context, total.layout(), {}, total.dtype(), 0));
   DT_ASSIGN_OR_RETURN(result.scale, Full(context, total.layout(), {}, total.dtype(), 1));
+  Digest what;
+  for (const double number : {max_norm, grad_factor}) what.Add(std::bit_cast<int64_t>(number));
+  for (const DistributedTensor& written : {result.norm, result.scale}) {
+    DT_RETURN_IF_ERROR(BeforeWrite(written, what.value()));
+  }
   if (!total.spec().on_mesh) return result;
   absl::Status status = kernels::ClipScale(context.device(), total.local(), max_norm,
                                            result.norm.local(), result.scale.local(), grad_factor);

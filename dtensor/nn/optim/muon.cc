@@ -98,7 +98,13 @@ absl::StatusOr<Muon> Muon::Create(std::vector<MuonGroup> matrices, std::vector<A
     for (const DistributedTensor& parameter : group.parameters) {
       DT_RETURN_IF_ERROR(CheckMatrix(parameter));
     }
-    all.push_back({group.parameters, group.lr_scale, options.master_weights, {"momentum_buffer"}});
+    all.push_back({group.parameters,
+                   group.lr_scale,
+                   options.master_weights,
+                   {"momentum_buffer"},
+                   {options.momentum, options.weight_decay, options.nesterov ? 1. : 0.,
+                    options.matches_adamw ? 1. : 0., static_cast<double>(options.iterations),
+                    static_cast<double>(options.dtype)}});
     muon.options_.insert(muon.options_.end(), group.parameters.size(), options);
   }
   for (const AdamWGroup& group : others) {
@@ -106,7 +112,8 @@ absl::StatusOr<Muon> Muon::Create(std::vector<MuonGroup> matrices, std::vector<A
     all.push_back({group.parameters,
                    group.lr_scale,
                    group.options.master_weights,
-                   {"exp_avg", "exp_avg_sq"}});
+                   {"exp_avg", "exp_avg_sq"},
+                   internal::NumbersOf(group.options)});
     muon.options_.insert(muon.options_.end(), group.parameters.size(), group.options);
   }
   DT_RETURN_IF_ERROR(muon.Init(all));

@@ -1,5 +1,6 @@
 #include "dtensor/nn/optim/optimizer.h"
 
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -77,6 +78,8 @@ absl::Status CheckStateTensor(absl::string_view what, const DistributedTensor& v
                           " is wanted; Cast or Reshape it"});
 }
 
+void AddNumber(Digest& digest, double number) { digest.Add(std::bit_cast<int64_t>(number)); }
+
 }  // namespace
 
 bool Optimizer::Slot::has_master() const { return !names.empty() && names.back() == kMaster; }
@@ -96,6 +99,7 @@ absl::Status Optimizer::Init(absl::Span<const Group> groups) {
       const NoGrad no_grad(context);
       const DType dtype = AccumulatorOf(parameter.dtype());
       Slot slot{.lr_scale = group.lr_scale, .names = group.states};
+      for (const double number : group.options) AddNumber(slot.options, number);
       for (size_t i = 0; i < group.states.size(); ++i) {
         DT_ASSIGN_OR_RETURN(slot.tensors.emplace_back(),
                             Full(context, parameter.layout(), parameter.shape(), dtype, 0));
@@ -153,9 +157,14 @@ absl::Status Optimizer::StepOne(size_t index, double lr, const DistributedTensor
   const DistributedTensor& parameter = parameters_[index];
   Context& context = parameter.context();
   Slot& slot = slots_[index];
-  DT_RETURN_IF_ERROR(BeforeWrite(parameter));
-  for (const DistributedTensor& tensor : slot.tensors) DT_RETURN_IF_ERROR(BeforeWrite(tensor));
   Update update{.index = index, .lr = lr * slot.lr_scale, .step = ++slot.step};
+  Digest what = slot.options;
+  AddNumber(what, update.lr);
+  if (grad_scale.defined()) what.Add(static_cast<int64_t>(LineageOf(grad_scale)));
+  DT_RETURN_IF_ERROR(BeforeWrite(parameter, what.value()));
+  for (const DistributedTensor& tensor : slot.tensors) {
+    DT_RETURN_IF_ERROR(BeforeWrite(tensor, what.value()));
+  }
   if (!parameter.spec().on_mesh) return absl::OkStatus();  // other ranks write
   if (grad_scale.defined()) update.grad_scale = grad_scale.local();
   for (const DistributedTensor& tensor : slot.tensors) update.states.push_back(tensor.local());

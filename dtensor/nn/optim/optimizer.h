@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/distributed_tensor.h"
@@ -56,14 +57,15 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // Makes one step in place, with gradients times `grad_scale`: a replicated scalar, f32 (f64 for
-  // f64 parameters); undefined means 1. Parameters without a gradient, and their states, do not
-  // change. No communication, except for Muon's. Local data may have any strides; it is copied if
-  // it is not row-major. Errors, before anything is written: kFailedPrecondition if a gradient is
-  // Partial or has another layout than its parameter (call ReduceGradients); kInvalidArgument for a
-  // learning rate that is not finite, and for a scale whose type, shape, layout or Context does not
-  // fit a parameter that has a gradient, or whose mesh lacks one of the parameter's ranks. Then
-  // failures. A rank that is not on a parameter's mesh only counts the step, and notes the write
-  // (BeforeWrite).
+  // f64 parameters); undefined means 1. All ranks give the same lr, scale and options: if they do
+  // not, the next collective that reads the parameter says so. Parameters without a gradient, and
+  // their states, do not change. No communication, except for Muon's. Local data may have any
+  // strides; it is copied if it is not row-major. Errors, before anything is written:
+  // kFailedPrecondition if a gradient is Partial or has another layout than its parameter (call
+  // ReduceGradients); kInvalidArgument for a learning rate that is not finite, and for a scale
+  // whose type, shape, layout or Context does not fit a parameter that has a gradient, or whose
+  // mesh lacks one of the parameter's ranks. Then failures. A rank that is not on a parameter's
+  // mesh only counts the step, and notes the write (BeforeWrite).
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
@@ -90,7 +92,8 @@ class Optimizer {
     absl::Span<const DistributedTensor> parameters;
     double lr_scale = 1;
     bool master_weights = false;
-    std::vector<const char*> states;  // names; they begin as zeros
+    std::vector<const char*> states;   // names; they begin as zeros
+    std::vector<double> options = {};  // numbers that all ranks have alike
   };
   // Must be called once. Errors: see above.
   absl::Status Init(absl::Span<const Group> groups);
@@ -115,6 +118,7 @@ class Optimizer {
  private:
   struct Slot {
     double lr_scale = 1;
+    Digest options;  // the group's
     int64_t step = 0;
     std::vector<const char*> names;  // the group's, and "master" if there is one
     std::vector<DistributedTensor> tensors;

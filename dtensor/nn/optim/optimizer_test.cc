@@ -1,6 +1,7 @@
 #include "dtensor/nn/optim/optimizer.h"
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -46,6 +47,47 @@ TEST(Optimizer, RefusesOneTensorTwiceNamingBoth) {
             return AdamW::Create({a.weight, b.weight}, {}).status();
           }),
       IsOk());
+}
+
+// A step with other numbers on one rank alone is found when its weight is next read.
+TEST(Optimizer, TellsRanksThatStepOtherwise) {
+  using Step = std::function<absl::Status(const OneWeight&, bool odd)>;
+  const Step steps[] = {
+      [](const OneWeight& one, bool odd) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({one.weight}, {}));
+        return adamw.Step(odd ? 0.1 : 0.2);
+      },
+      [](const OneWeight& one, bool odd) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(AdamW adamw,
+                            AdamW::Create({one.weight}, {.weight_decay = odd ? 0.1 : 0.2}));
+        return adamw.Step(0.1);
+      },
+      [](const OneWeight& one, bool odd) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({{{one.weight}, {}, odd ? 0.5 : 1}}));
+        return sgd.Step(0.1);
+      },
+      [](const OneWeight& one, bool odd) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const ClipResult clipped,
+                            ClipByGlobalNorm({one.weight}, odd ? 1 : 0.5));
+        DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({one.weight}, {}));
+        return sgd.Step(0.1, clipped.scale);
+      }};
+  for (const Step& step : steps) {
+    for (const bool differs : {false, true}) {
+      const absl::Status status = RunRanks(4, [&](Context& context) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const OneWeight one, OneWeight::Make(context, {Shard(0), Replicate()}));
+        DT_RETURN_IF_ERROR(one.Gradient(1.0));
+        DT_RETURN_IF_ERROR(step(one, differs && context.rank() == 2));
+        return one.weight.Redistribute({Replicate(), Replicate()}).status();
+      });
+      if (!differs) {
+        DT_EXPECT_OK(status);
+      } else {
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     AllOf(HasSubstr("ranks disagree"), HasSubstr("rank 2"))));
+      }
+    }
+  }
 }
 
 TEST(Optimizer, RefusesParametersOfTwoContexts) {

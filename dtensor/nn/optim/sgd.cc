@@ -31,8 +31,14 @@ absl::StatusOr<Sgd> Sgd::Create(std::vector<SgdGroup> groups) {
   std::vector<Group> all;
   for (const SgdGroup& group : groups) {
     DT_RETURN_IF_ERROR(CheckOptions(group.options));
-    all.push_back({group.parameters, group.lr_scale, group.options.master_weights, {}});
-    if (group.options.momentum != 0) all.back().states = {"momentum_buffer"};
+    const SgdOptions& options = group.options;
+    all.push_back(
+        {group.parameters,
+         group.lr_scale,
+         options.master_weights,
+         {},
+         {options.momentum, options.dampening, options.weight_decay, options.nesterov ? 1. : 0.}});
+    if (options.momentum != 0) all.back().states = {"momentum_buffer"};
     sgd.options_.insert(sgd.options_.end(), group.parameters.size(), group.options);
   }
   DT_RETURN_IF_ERROR(sgd.Init(all));
