@@ -436,7 +436,9 @@ std::string PlanBuilder::NoModule(absl::string_view pattern) const {
   if (!IsSoundPattern(pattern)) return "matches nothing: a '{' is not closed before the next one";
   std::vector<std::string> paths;
   for (const Place& place : places_) paths.push_back(place.path);
-  return absl::StrCat("matches no module; the nearest is \"", NearestPath(pattern, paths), "\"");
+  const std::string nearest = NearestPath(pattern, paths);
+  return absl::StrCat("matches no module; the nearest is \"", nearest, "\"",
+                      nearest.empty() ? ", the model itself" : "");
 }
 
 }  // namespace dtensor::internal

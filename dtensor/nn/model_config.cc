@@ -50,6 +50,12 @@ absl::StatusOr<const ModelType*> FindType(absl::string_view text) {
   for (const ModelType& type : kModelTypes) {
     if (type.name == wanted) return &type;
   }
+  if (wanted == "resnet" || wanted == "vit") {
+    json.Refuse(
+        "model_type",
+        "models of images are called with images, not with ids: make a ResNet (resnet.h) or "
+        "Vit (vit.h) of what FromJson of its configuration reads");
+  }
   json.Refuse("model_type", absl::StrCat("give one of those that the library has: ",
                                          absl::StrJoin(ModelTypes(), ", ")));
   return json.status();

@@ -30,8 +30,9 @@ namespace DTENSOR_EXPORT dtensor {
 //   qwen2, qwen2_moe, qwen3,
 //   qwen3_moe
 //
-// Errors: kInvalidArgument for text that is not a JSON object, for a model_type that is missing or
-// unknown, listing the known ones, and for what FromJson of the model's configuration refuses.
+// (Models of images, resnet.h and vit.h, are called otherwise and made by themselves.) Errors:
+// kInvalidArgument for text that is not a JSON object, for a model_type that is missing or unknown,
+// listing the known ones, and for what FromJson of the model's configuration refuses.
 absl::StatusOr<std::unique_ptr<Module>> ModelFromJson(absl::string_view hugging_face_config_json);
 
 // All these model types, in this order.

@@ -611,5 +611,13 @@ TEST(ModelFromJson, ListsTheTypesThatThereAre) {
               Refuses(HasSubstr("vocab_size is 0")));
 }
 
+TEST(ModelFromJson, SaysHowModelsOfImagesAreMade) {
+  for (const char* const type : {"vit", "resnet"}) {
+    EXPECT_THAT(ModelFromJson(absl::StrCat(R"({"model_type": ")", type, "\"}")),
+                Refuses(AllOf(HasSubstr(absl::StrCat("model_type is \"", type, "\"")),
+                              HasSubstr("called with images"))));
+  }
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -156,7 +156,7 @@ class RuleBinder {
       if (known == size) return false;
       return Error(absl::StrCat("operand ", operand, " has size ", size, " where '",
                                 Names(letters, dim), "' is ", known,
-                                "; sizes of one letter must be equal"));
+                                "; they have to be equal: Reshape, Slice or Expand an operand"));
     }
     if (known == 0 && size == 0) return false;  // any size would do; another operand may say it
     if (known == 0 || size % known != 0) {

@@ -23,7 +23,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 class GenerateBy : public ::testing::TestWithParam<TransformerConfig (*)()> {};
-INSTANTIATE_TEST_SUITE_P(Models, GenerateBy, ::testing::Values(Llama, DeepSeek));
+INSTANTIATE_TEST_SUITE_P(Models, GenerateBy, ::testing::Values(Llama, DeepSeek, Gemma));
 
 TEST_P(GenerateBy, GivesTheSameTextOnEveryMesh) {
   const Rows prompts = {{1, 2, 3, 4, 5}, {7}, {9, 9}};

@@ -309,6 +309,9 @@ TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   flags.optimizer = "adam";
   expect(flags, "--optimizer: there is no 'adam'; take adamw, muon, sgd or none");
   flags = Llama7b("tp=2");
+  flags.schedule = "zero_bubble";
+  expect(flags, "--schedule: the plan has no stages");
+  flags = Llama7b("tp=2");
   flags.plan = "tpp";
   expect(flags, "--plan: ");
   flags = Llama7b("tp=2");

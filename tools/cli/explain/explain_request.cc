@@ -8,6 +8,7 @@
 #include "dtensor/nn/bert.h"
 #include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/model_config.h"
+#include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
@@ -113,6 +114,15 @@ absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string
   return plan.ok() ? plan : AboutFlag(flag, plan.status());
 }
 
+// A plan without stages has no use for another schedule than the usual one.
+absl::Status CheckSchedule(const TrainingStep& step) {
+  DT_ASSIGN_OR_RETURN(const std::string axis, StageAxisOf(step.plan));
+  if (!axis.empty() || step.schedule == PipelineSchedule::k1F1B) return absl::OkStatus();
+  return InvalidArgument(
+      {"--schedule: the plan has no stages; give --mesh an axis pp, or the plan "
+       "lines of Stage, or leave --schedule out"});
+}
+
 ExplainFlags WithUsualSizes(ExplainFlags flags, const DeviceMesh& mesh, const std::string& config) {
   constexpr int64_t kUsual = 4096;
   const int64_t parts = std::clamp<int64_t>(flags.micro_batches, 1, kMostTokens / kMostRanks);
@@ -151,6 +161,7 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
   request.plan = flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
   request.plan_flag = flags.plan.empty() ? "--mesh" : "--plan";
   DT_ASSIGN_OR_RETURN(step.plan, ParsePlan(request.plan_flag, request.plan, step.mesh, options));
+  DT_RETURN_IF_ERROR(CheckSchedule(step));
   if (flags.compare.empty()) return request;
   request.other = step;
   DT_ASSIGN_OR_RETURN(request.other->plan,
