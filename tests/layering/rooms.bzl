@@ -72,6 +72,7 @@ ROOMS = {
         "runtime/kernels",
     ],
     "dtensor/nn/optim": [
+        "dtensor/layout",
         "dtensor/ops",
         "dtensor/tensor",
         "runtime/core",
