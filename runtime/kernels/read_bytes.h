@@ -6,9 +6,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // Calls `read` with the elements' bytes, row-major, in pieces of a multiple of 8 bytes but for the
 // last: one piece where they are in host memory, else pieces of 4 MiB that are copied. Waits for
@@ -16,6 +18,7 @@ namespace dtensor::kernels {
 absl::Status ReadBytes(const Tensor& x,
                        absl::FunctionRef<absl::Status(const char* bytes, int64_t size)> read);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_READ_BYTES_H_
