@@ -20,7 +20,7 @@
 #include "dtensor/runtime/io/safetensors/safetensors.h"
 #include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
-#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/read_bytes.h"
 #include "dtensor/tensor/gather_values.h"
 #include "dtensor/tensor/local_cast.h"
 #include "nlohmann/json.hpp"
@@ -116,16 +116,15 @@ TensorOr WholeOn(int to, const DistributedTensor& tensor) {
 absl::StatusOr<std::vector<std::byte>> BytesOf(const DistributedTensor& tensor, DType dtype) {
   Context& context = tensor.context();
   DT_ASSIGN_OR_RETURN(const DistributedTensor cast, LocalCast(tensor, dtype));
-  Device& device = context.device();
-  const auto read = [&]() -> absl::StatusOr<std::vector<std::byte>> {
-    DT_ASSIGN_OR_RETURN(const Tensor local, kernels::Contiguous(device, cast.local()));
-    std::vector<std::byte> bytes(local.bytes());
-    DT_RETURN_IF_ERROR(device.CopyToHost(bytes.data(), local.raw(), local.bytes()));
-    DT_RETURN_IF_ERROR(device.Synchronize());
-    return bytes;
-  };
-  absl::StatusOr<std::vector<std::byte>> bytes = read();
-  if (!bytes.ok()) return context.communicator().Fail(bytes.status());
+  const Tensor& local = cast.local();
+  std::vector<std::byte> bytes;
+  bytes.reserve(local.bytes());
+  const absl::Status read = kernels::ReadBytes(local, [&](const char* piece, int64_t size) {
+    const auto* const first = reinterpret_cast<const std::byte*>(piece);
+    bytes.insert(bytes.end(), first, first + size);
+    return absl::OkStatus();
+  });
+  if (!read.ok()) return context.communicator().Fail(read);
   return bytes;
 }
 

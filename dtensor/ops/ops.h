@@ -264,8 +264,9 @@ TensorOr Rope(const TensorOr& x, const RopeOptions& options);
 // is sharded, this costs one all-gather of three numbers per token and shard. Logits are floats;
 // targets are i32 or i64, one for each row of logits. The loss of target `ignore` is 0. Any other
 // target outside [0, v) is a failure (kOutOfRange): it ends the world. The logarithm of the sum of
-// exponentials, about as large as the largest logit, is rounded to f32: by up to 6e-8 of its size,
-// which is the loss's absolute and the probabilities' relative error (3e-5 for logits of 1000).
+// exponentials, about as large as the largest logit, is rounded to the loss's type: in f32 by up to
+// 6e-8 of its size, which is the loss's absolute and the probabilities' relative error (3e-5 for
+// logits of 1000).
 TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore = -100);
 // CrossEntropy with more options. With label smoothing s, the target keeps 1 - s, and each of the K
 // classes gets s / K: loss = lse - (1 - s) x[target] - s / K sum_j x[j], as in

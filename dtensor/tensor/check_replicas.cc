@@ -134,8 +134,9 @@ absl::Status Differing(Context& context, const std::vector<Replicated>& tensors)
 
 absl::Status CheckReplicas(Context& context,
                            const std::map<std::string, DistributedTensor>& tensors) {
-  DT_ASSIGN_OR_RETURN(std::vector<Replicated> replicated, ReplicatedOf(context, tensors));
-  DT_RETURN_IF_ERROR(AgreeOn(context, AddDigests(context, replicated)));
+  absl::StatusOr<std::vector<Replicated>> found = ReplicatedOf(context, tensors);
+  DT_RETURN_IF_ERROR(AgreeOn(context, found.ok() ? AddDigests(context, *found) : found.status()));
+  const std::vector<Replicated>& replicated = *found;
   // One number of all that have replicas on the same ranks.
   Digest names;
   std::map<std::string, std::pair<const Replicated*, Digest>> sets;

@@ -22,13 +22,15 @@ namespace DTENSOR_EXPORT dtensor {
 // Compares the bits of each tensor between the ranks that differ on replicated axes of its mesh
 // alone. (-0 differs from 0, and NaNs by their bits; the terms of a Partial sum may differ.) The
 // tensors go by any names; StateDictOf and OptimizerState have such maps. They may be on several
-// meshes. Each rank's elements are read once, on the host. Collective over the world: ranks
+// meshes. Each rank's elements are read once, on the host. Collective over the world, and blocks
+// until all of its ranks have called: also ranks that have no elements give all tensors. They
 // exchange a hash of 8 bytes for each set of axes and mesh, and more only where these differ.
 //
-// Errors, the same on all ranks: kDataLoss where bits differ, with the first such tensor by name,
-// which ranks have other bits than which, and of how many tensors that holds; kInvalidArgument for
-// a tensor that is undefined or of another Context, and where ranks give other names, shapes, types
-// or layouts; kFailedPrecondition on meta; failures.
+// Errors, the same on all ranks, after which the Context stays usable, but for failures: kDataLoss
+// where bits differ, with the first such tensor by name, which ranks have other bits than which,
+// and of how many tensors that holds; kInvalidArgument for a tensor that is undefined or of another
+// Context, and where ranks give other names, shapes, types or layouts; kFailedPrecondition on meta;
+// failures.
 absl::Status CheckReplicas(Context& context,
                            const std::map<std::string, DistributedTensor>& tensors);
 

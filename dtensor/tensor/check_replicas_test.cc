@@ -149,6 +149,9 @@ TEST(CheckReplicas, IsForTheSameTensorsOnAllRanks) {
                 Refuses(HasSubstr("rank 1 gives other tensors than rank 0")));
     EXPECT_THAT(CheckReplicas(context, {{"none", DistributedTensor()}}),
                 Refuses(HasSubstr("\"none\" is undefined")));
+    tensors = {{"x", context.rank() == 1 ? DistributedTensor() : x}};  // on one rank alone
+    EXPECT_THAT(CheckReplicas(context, tensors),
+                Refuses(AllOf(HasSubstr("rank 1"), HasSubstr("\"x\" is undefined"))));
     return CheckReplicas(context, {{"x", x}});
   });
   DT_EXPECT_OK(Simulate(0, 2, [](Context& context) -> absl::Status {

@@ -115,9 +115,10 @@ absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string
 }
 
 // A plan without stages has no use for another schedule than the usual one.
-absl::Status CheckSchedule(const TrainingStep& step) {
-  DT_ASSIGN_OR_RETURN(const std::string axis, StageAxisOf(step.plan));
-  if (!axis.empty() || step.schedule == PipelineSchedule::k1F1B) return absl::OkStatus();
+absl::Status CheckSchedule(const TrainingStep& step, absl::string_view plan_flag) {
+  const absl::StatusOr<std::string> axis = StageAxisOf(step.plan);
+  if (!axis.ok()) return AboutFlag(plan_flag, axis.status());
+  if (!axis->empty() || step.schedule == PipelineSchedule::k1F1B) return absl::OkStatus();
   return InvalidArgument(
       {"--schedule: the plan has no stages; give --mesh an axis pp, or the plan "
        "lines of Stage, or leave --schedule out"});
@@ -161,7 +162,7 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
   request.plan = flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
   request.plan_flag = flags.plan.empty() ? "--mesh" : "--plan";
   DT_ASSIGN_OR_RETURN(step.plan, ParsePlan(request.plan_flag, request.plan, step.mesh, options));
-  DT_RETURN_IF_ERROR(CheckSchedule(step));
+  DT_RETURN_IF_ERROR(CheckSchedule(step, request.plan_flag));
   if (flags.compare.empty()) return request;
   request.other = step;
   DT_ASSIGN_OR_RETURN(request.other->plan,
