@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/stage.h"
@@ -18,13 +20,16 @@ namespace {
 // gradient: it computes that first.
 class DeferredSends {
  public:
-  explicit DeferredSends(Context& context) : context_(context) { context_.set_defers_sends(true); }
-  ~DeferredSends() { context_.set_defers_sends(false); }
+  explicit DeferredSends(Context& context) : context_(context), before_(context.defers_sends()) {
+    context_.set_defers_sends(true);
+  }
+  ~DeferredSends() { context_.set_defers_sends(before_); }
   DeferredSends(const DeferredSends&) = delete;
   DeferredSends& operator=(const DeferredSends&) = delete;
 
  private:
   Context& context_;
+  const bool before_;
 };
 
 // While it lives, these are the stages.
@@ -164,10 +169,18 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   Steps steps(context, first_deferred, micro_batches, loss, options);
   // Without staging, peers read this rank's memory, and need no call of it.
   const bool sends_wait = context.communicator().staging_bytes() > 0;
+  // An exception leaves other ranks waiting, and this one with what it has put off.
+  absl::Cleanup thrown = [&] {
+    context.ForgetLateSends();
+    context.communicator()
+        .Fail(absl::AbortedError("RunPipeline: an exception of the program ended it"))
+        .IgnoreError();
+  };
   for (const PipelineStep& step :
        PipelineSteps(options.schedule, stage, stages, micro_batches, sends_wait)) {
     const absl::Status status = steps.Run(step);
     if (status.ok()) continue;
+    std::move(thrown).Cancel();
     // A refusal of the first micro-batch meets all ranks while none waits for another; what they
     // have put off is not wanted any more. A later one leaves others waiting.
     context.ForgetLateSends();
@@ -175,6 +188,7 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
         axis.empty() || (step.micro_batch == 0 && step.work != PipelineWork::kWeightGradients);
     return meets_all ? status : context.communicator().Fail(status);
   }
+  std::move(thrown).Cancel();
   return steps.sum();
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -282,6 +283,23 @@ TEST(RunPipeline, GoesOnAfterARefusal) {
     EXPECT_TRUE(chain.weights[0].grad().defined());
     return absl::OkStatus();
   }));
+}
+
+// An exception of the program passes through; the world has failed, since others may wait.
+TEST(RunPipeline, EndsTheWorldWithAnException) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("pp=2");
+  const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Chain chain, Chain::Create(context, mesh, 2));
+    const auto loss = [&](int64_t i) {
+      if (i == 1 && context.rank() == 1) throw std::runtime_error("not now");
+      return chain.Loss(context, i);
+    };
+    if (context.rank() == 0) return RunPipeline(context, mesh, "pp", 3, loss).status();
+    EXPECT_THROW(RunPipeline(context, mesh, "pp", 3, loss).IgnoreError(), std::runtime_error);
+    EXPECT_FALSE(context.defers_sends());
+    return context.FinishLateSends();
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, HasSubstr("an exception")));
 }
 
 // Its gradient moves forward, where those of activations move back.

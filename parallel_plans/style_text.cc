@@ -115,13 +115,6 @@ std::optional<int64_t> ArgumentReader::TakeNumber(absl::string_view key) {
   return Take<int64_t>(key);
 }
 
-std::optional<StyleArgument> ArgumentReader::TakeNext() {
-  if (text_.arguments.empty()) return std::nullopt;
-  StyleArgument next = std::move(text_.arguments.front());
-  text_.arguments.erase(text_.arguments.begin());
-  return next;
-}
-
 absl::Status ArgumentReader::Done() const {
   const std::string wrong =
       !wrong_.empty() || text_.arguments.empty() ? wrong_ : ArgumentText(text_.arguments[0]);

@@ -62,8 +62,6 @@ class ArgumentReader {
   std::optional<Placement> TakePlacement(absl::string_view key);
   std::optional<std::string> TakeString(absl::string_view key);
   std::optional<int64_t> TakeNumber(absl::string_view key);
-  // The first argument that has not been taken yet.
-  std::optional<StyleArgument> TakeNext();
 
   // Errors: kInvalidArgument if arguments were not taken, or were of another type than asked for.
   absl::Status Done() const;

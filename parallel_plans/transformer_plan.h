@@ -32,7 +32,7 @@ struct TransformerParts {
 //
 // Of mixtures of experts the hidden features of each expert are sharded, and so are those of shared
 // experts. The router's weight is replicated; it works on each rank's tokens. With
-// `sequence_parallel` forward has 4 all-gathers per mixture: what the router has picked, ids and
+// `sequence_parallel` forward has 3 all-gathers per mixture: what the router has picked, ids and
 // weights, is gathered as well as the tokens.
 //
 // Of latent attention (latent_attention.h) the heads are sharded. Its products that have no heads

@@ -3,9 +3,12 @@
 #ifndef DTENSOR_NN_ATTENTION_MODULE_H_
 #define DTENSOR_NN_ATTENTION_MODULE_H_
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -24,6 +27,13 @@ class AttentionModule : public Module {
     options.dropout = dropout;
     options.dropout_seed = context.NextSeed();
     return options;
+  }
+  // Errors: kInvalidArgument if x is not [b, s, dim].
+  static absl::Status CheckHidden(absl::string_view module, const DistributedTensor& x) {
+    if (x.ndim() == 3) return absl::OkStatus();
+    return InvalidArgument({module, ": x is ", x.ToString(),
+                            "; give it as [batch, sequence, features], a text alone as ",
+                            "[1, sequence, features]"});
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "dtensor/nn/encoder_layers.h"
 
+#include "dtensor/runtime/core/status.h"
+
 namespace dtensor::internal {
 
 EncoderAttention::EncoderAttention(const EncoderSizes& sizes)
@@ -18,6 +20,7 @@ EncoderAttention::EncoderAttention(const EncoderSizes& sizes)
 }
 
 TensorOr EncoderAttention::Forward(const DistributedTensor& x) {
+  DT_RETURN_IF_ERROR(CheckHidden("EncoderAttention", x));
   const int64_t batch = x.shape()[0], sequence = x.shape()[1], dim = x.shape()[2];
   const auto heads = [&](const TensorOr& projected) {
     return Reshape(projected, {batch, sequence, heads_, dim / heads_});

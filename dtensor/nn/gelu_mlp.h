@@ -1,4 +1,4 @@
-// GeluMlp: the MLP of GPT-2, BERT and ViT.
+// GeluMlp: an MLP with GELU between its products, as those of GPT-2, BERT and ViT.
 #ifndef DTENSOR_NN_GELU_MLP_H_
 #define DTENSOR_NN_GELU_MLP_H_
 

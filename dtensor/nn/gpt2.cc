@@ -40,6 +40,7 @@ class SelfAttention : public AttentionModule {
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override {
+    DT_RETURN_IF_ERROR(CheckHidden("SelfAttention", x));
     const int64_t batch = x.shape()[0], sequence = x.shape()[1], dim = x.shape()[2];
     const Dims heads = {batch, sequence, heads_, dim / heads_};
     const Dims of_three = {batch, sequence, 3, heads_, dim / heads_};

@@ -137,6 +137,7 @@ TensorOr LatentAttention::AttendByLatents(const Projected& x) {
 }
 
 TensorOr LatentAttention::Forward(const DistributedTensor& x) {
+  DT_RETURN_IF_ERROR(CheckHidden("LatentAttention", x));
   DT_ASSIGN_OR_RETURN(const Projected projected, Project(x));
   const TensorOr values =
       slot_.cache == nullptr ? AttendByHeads(projected) : AttendByLatents(projected);

@@ -168,6 +168,10 @@ TensorOr Parameter::ValueOn(const DeviceMesh& mesh) const {
 }
 
 absl::Status Parameter::Write(const DistributedTensor& value) const {
+  if (&value.context() != &tensor.context()) {
+    return InvalidArgument({"a parameter ", tensor.ToString(), " cannot have the value ",
+                            value.ToString(), ", which belongs to another Context"});
+  }
   if (value.shape() != tensor.shape()) {
     return InvalidArgument({"a parameter ", tensor.ToString(), " cannot have the value ",
                             value.ToString(), "; give one of its shape"});
@@ -177,7 +181,9 @@ absl::Status Parameter::Write(const DistributedTensor& value) const {
   if (!tensor.spec().on_mesh) return BeforeWrite(tensor);  // other ranks write
   DT_ASSIGN_OR_RETURN(from, LocalCast(from, tensor.dtype()));
   DT_RETURN_IF_ERROR(BeforeWrite(tensor));
-  return kernels::Copy(tensor.context().device(), from.local(), tensor.local());
+  Context& context = tensor.context();
+  const absl::Status status = kernels::Copy(context.device(), from.local(), tensor.local());
+  return status.ok() ? status : context.communicator().Fail(status);
 }
 
 }  // namespace dtensor

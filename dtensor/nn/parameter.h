@@ -121,7 +121,7 @@ struct Parameter {
   TensorOr ValueOn(const DeviceMesh& mesh) const;
   // Writes `value`, a tensor of its shape in any layout and on any mesh, cast to its type, into its
   // memory: BeforeWrite(tensor), and a copy. Collective over the ranks of both meshes. Requires:
-  // materialized. Errors: as BeforeWrite; kInvalidArgument for another shape; failures.
+  // materialized. Errors: as BeforeWrite; kInvalidArgument for another shape or Context; failures.
   absl::Status Write(const DistributedTensor& value) const;
   // Errors: kInvalidArgument, naming `path`, if the number of given values does not match `shape`;
   // for a standard deviation that is negative or not finite; for random values, or training, of a

@@ -116,6 +116,10 @@ class Loader {
                                 at->second.defined() ? at->second.ToString() : "undefined",
                                 ", and the model's is ", DimsToString(shape)});
       }
+      if (&at->second.context() != &parameter.tensor.context()) {
+        return InvalidArgument({"LoadStateDict: ", name, " belongs to another Context than the ",
+                                "model; Distribute its values in that one"});
+      }
       found.push_back(at->second);
       return absl::OkStatus();
     };

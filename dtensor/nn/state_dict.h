@@ -69,8 +69,8 @@ TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const Sta
 // names. For a parameter with several paths one of them suffices; of several, the first counts. If
 // an optimizer keeps master weights, create it afterwards, or set its masters as well. Collective.
 // Errors: kInvalidArgument, before anything is written, for a name that the model lacks, one that
-// `state` lacks, and another shape; kFailedPrecondition for a parameter that has no memory yet;
-// failures.
+// `state` lacks, another shape, and another Context; kFailedPrecondition for a parameter that has
+// no memory yet; failures.
 absl::Status LoadStateDict(Module& model, const StateDict& state);
 
 }  // namespace dtensor

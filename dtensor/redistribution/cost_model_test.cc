@@ -1,5 +1,6 @@
 #include "dtensor/redistribution/cost_model.h"
 
+#include <optional>
 #include <string>
 
 #include "dtensor/redistribution/redistribution_plan.h"
@@ -89,6 +90,23 @@ TEST(CostModelTest, PlansTakeAGroupsLine) {
   };
   EXPECT_EQ(rounds("link tp 12 1"), rounds("link kv 12 1\nlink rep 12 1"));
   EXPECT_NE(rounds("link tp 12 1"), rounds("link * 12 1"));
+}
+
+// A round that sends the result's type is priced by that type's size.
+TEST(CostModelTest, PricesEachRoundByWhatItSends) {
+  const DeviceMesh mesh = DeviceMesh::Parse("tp=4").value();
+  const CostModel links = CostModel::Parse("link tp 0 1").value();
+  const auto seconds = [&](const char* from, const char* to, DType type,
+                           std::optional<DType> result) {
+    const auto layout = [&](const char* text) { return Layout::Parse(mesh, text).value(); };
+    return RedistributionPlan::Create(layout(from), layout(to), {1 << 20}, type,
+                                      {.dtype = result, .links = links})
+        ->PredictedSeconds(links);
+  };
+  const double scattered = seconds("[] P(sum: tp)", "[tp]", DType::kF32, {});
+  const double gathered = seconds("[tp]", "[]", DType::kBF16, {});
+  EXPECT_NEAR(seconds("[] P(sum: tp)", "[]", DType::kF32, DType::kBF16), scattered + gathered,
+              (scattered + gathered) * 0.1);
 }
 
 // Eight of many ranks are looked at: they must be some that receive.

@@ -250,6 +250,8 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   const int samples = std::min(ranks, std::clamp((1 << 20) / ranks, 2, 8));
   double seconds = 0;
   for (int s = 0; s < std::max<int>(1, static_cast<int>(rounds_.size())); ++s) {
+    const bool from_source = rounds_.empty() || rounds_[s].from_source;
+    const int64_t size = SizeOf(from_source ? dtype_ : result_dtype_);
     double slowest = 0;
     for (int i = 0; i < samples; ++i) {
       // Includes the first and the last rank: multiples of ranks / samples would all have the same
@@ -257,7 +259,7 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
       const int rank = to_.mesh().RankOf(int64_t{i} * (ranks - 1) / std::max(1, samples - 1));
       const Reach reach(to_.mesh(), on_mesh, rank);
       slowest = std::max(
-          slowest, SecondsOfRound(on_mesh.rates(), Receives(s, rank), SizeOf(dtype_), rank,
+          slowest, SecondsOfRound(on_mesh.rates(), Receives(s, rank), size, rank,
                                   [&](int peer) -> const LinkSpeed& { return reach.LinkTo(peer); })
                        .total());
     }

@@ -1,6 +1,5 @@
 // Results of the collectives in a recomputed function, kept for when it runs again
-// (RecomputeOptions::keep_collectives). Only for recompute.cc, and for dispatch.cc, tensor_impl.cc
-// and gather_again.cc, which communicate for operators.
+// (RecomputeOptions::keep_collectives).
 #ifndef DTENSOR_TENSOR_COLLECTIVE_RESULTS_H_
 #define DTENSOR_TENSOR_COLLECTIVE_RESULTS_H_
 

@@ -91,12 +91,11 @@ absl::StatusOr<RuleAssignment> Assign(const Decision& decision, absl::Span<const
 }
 
 // Sets decision.assignment.
-absl::StatusOr<LayoutChoice> ChooseLayouts(Context& context, Decision& decision) {
+absl::StatusOr<LayoutChoice> ChooseLayouts(Decision& decision) {
   DT_ASSIGN_OR_RETURN(decision.assignment, Assign(decision, {}));
   const OpDef& op = *decision.op;
   LayoutChoice choice;
   if (op.choose_layouts == nullptr) return choice;
-  decision.options = context.kept_redistribution_options();
   DT_ASSIGN_OR_RETURN(choice, op.choose_layouts({decision.given, decision.attrs,
                                                  decision.assignment, *decision.options}));
   DT_RETURN_IF_ERROR(CheckChoice(op, decision.given, choice));
@@ -126,7 +125,8 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
   DT_RETURN_IF_ERROR(op.CheckTypes(decision->given));
   if (op.check != nullptr) DT_RETURN_IF_ERROR(op.check(decision->given, attrs));
   DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->given, attrs));
-  DT_ASSIGN_OR_RETURN(const LayoutChoice choice, ChooseLayouts(context, *decision));
+  decision->options = context.kept_redistribution_options();
+  DT_ASSIGN_OR_RETURN(const LayoutChoice choice, ChooseLayouts(*decision));
   DT_RETURN_IF_ERROR(InternSpecs(context, choice, *decision));
   FindReductions(*decision);
   if (op.view) {

@@ -55,12 +55,18 @@ uint32_t PinnedMask(const Impls& operands) {
   return mask;
 }
 
+// Whether a decision depends on the options by which redistributions are planned: it may choose
+// layouts by them, and a limit on bytes that move by themselves holds for their plans.
+bool DependsOnOptions(const Context& context, const OpDef& op) {
+  return op.choose_layouts != nullptr || context.max_implicit_bytes() >= 0;
+}
+
 uint64_t KeyHash(const Context& context, const OpDef& op, const Impls& operands, uint32_t pinned,
                  AttrsView attrs) {
   uint64_t hash = Mix(reinterpret_cast<uintptr_t>(&op), pinned);
   for (const TensorImplPtr* operand : operands)
     hash = Mix(hash, reinterpret_cast<uintptr_t>((*operand)->spec.get()));
-  if (op.choose_layouts != nullptr)
+  if (DependsOnOptions(context, op))
     hash = Mix(hash, reinterpret_cast<uintptr_t>(&context.redistribution_options()));
   return attrs.type() == nullptr ? hash : Mix(hash, attrs.digest());
 }
@@ -82,7 +88,7 @@ bool Matches(const Context& context, const Decision& decision, const OpDef& op,
              const Impls& operands, uint32_t pinned, AttrsView attrs) {
   if (decision.op != &op || decision.pinned != pinned || decision.given.size() != operands.size())
     return false;
-  if (op.choose_layouts != nullptr && decision.options != context.kept_redistribution_options())
+  if (DependsOnOptions(context, op) && decision.options != context.kept_redistribution_options())
     return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (decision.given[i] != (*operands[i])->spec) return false;

@@ -156,7 +156,8 @@ using TensorOr = absl::StatusOr<DistributedTensor>;
 // - Remembered redistributions of the tensor are forgotten, and asynchronous ones are waited for.
 // - A Backward that needs the old values refuses to run.
 // `what` is a number for what is written, the same on all ranks: if they give others, the next
-// collective that reads the tensor says that they disagree (lineage.h).
+// collective that reads this tensor says that they disagree (lineage.h). One that reads an alias
+// does not.
 // Errors: kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a
 // recorded operator, for a Reshape of a tensor that is not row-major, and for a tensor in which
 // several elements share one place in memory, or may do so on some rank; failures.

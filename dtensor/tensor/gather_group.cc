@@ -107,6 +107,7 @@ GatherScope::~GatherScope() {
 }
 
 TensorOr ForUse(const DistributedTensor& leaf) {
+  if (!leaf.defined()) return InvalidArgument({"ForUse: the tensor is undefined"});
   const TensorImplPtr& impl = leaf.impl();
   if (impl->gather == nullptr) return leaf;
   GatherMember* const member = impl->gather.get();
@@ -125,6 +126,7 @@ TensorOr ForUse(const DistributedTensor& leaf) {
 }
 
 const Layout& UsedLayout(const DistributedTensor& leaf) {
+  DT_REQUIRE_DEFINED(leaf.defined(), "UsedLayout()");
   const auto& gather = leaf.impl()->gather;
   return gather == nullptr ? leaf.layout() : gather->used->layout;
 }

@@ -1,5 +1,4 @@
-// What dispatch and Backward do with the members of gather groups. Only for these two, and for
-// gather_group.cc.
+// What dispatch and Backward do with the members of gather groups.
 #ifndef DTENSOR_TENSOR_GATHER_MEMBERS_H_
 #define DTENSOR_TENSOR_GATHER_MEMBERS_H_
 

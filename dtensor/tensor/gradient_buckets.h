@@ -1,5 +1,5 @@
 // GradientBuckets: reduces gradients to their leaves' layouts while Backward goes on
-// (BackwardOptions::bucket_bytes). Only for tape.cc.
+// (BackwardOptions::bucket_bytes).
 #ifndef DTENSOR_TENSOR_GRADIENT_BUCKETS_H_
 #define DTENSOR_TENSOR_GRADIENT_BUCKETS_H_
 

@@ -16,8 +16,9 @@
 //   LateSend      this rank's part in a redistribution from which it receives nothing. No use makes
 //                 it, only Context::FinishLateSends(), or a write to its source (late_send.h).
 //
-// The tensors that LateValues will read are not overwritten before they are made
-// (Context::AddLateRead).
+// The tensors that LateValues will read are not overwritten before they are made: by a program they
+// are not (Context::AddLateRead), and Backward, whose own do not outlive it, writes to none of
+// them.
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
 

@@ -8,11 +8,10 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Returns what Cast() returns, each rank converting its own shard. It also works on ranks that are
-// not on the tensor's mesh, where operators are refused: code that loads, saves and sets up such
-// tensors needs that. Returns an alias (Detach) if `x` has the type already. Not recorded; no
-// communication. Errors: the operand's; kInvalidArgument if it is Partial (Redistribute it first:
-// the sum of rounded terms is not the rounded sum); failures.
+// Returns what Cast() returns, each rank converting its own shard, without a dispatch decision: for
+// code that loads, saves and sets up tensors. Returns an alias (Detach) if `x` has the type
+// already. Not recorded; no communication. Errors: the operand's; kInvalidArgument if it is Partial
+// (Redistribute it first: the sum of rounded terms is not the rounded sum); failures.
 TensorOr LocalCast(const TensorOr& x, DType dtype);
 
 }  // namespace dtensor

@@ -1,7 +1,6 @@
 // Checks that dispatch and the tape make of an operator, which a user may have written: that its
 // definition is complete, that its functions do what op.h says, and that gradients can pass. Errors
-// name the operator. Only for dispatch.cc, decide.cc, autograd.cc, tape.cc,
-// distributed_tensor.cc and local_map.cc.
+// name the operator.
 #ifndef DTENSOR_TENSOR_OP_CHECKS_H_
 #define DTENSOR_TENSOR_OP_CHECKS_H_
 

@@ -239,13 +239,16 @@ TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
     // Beside what is recorded, too, however far behind; but where it is meant as a constant.
     const TensorOr passed = Dispatch(op, {&x}, {});
     DT_ASSIGN_OR_RETURN(const DistributedTensor moved, passed->Redistribute({Replicate()}));
+    const TensorOr later = passed->Redistribute({Replicate()}, {.async = true});
+    const TensorOr planned = passed->Redistribute({Replicate()}, {.plan = RedistributionOptions()});
     const auto twice = [](absl::Span<const DistributedTensor> given) -> TensorsOr {
       DT_ASSIGN_OR_RETURN(auto y, Scale(given[0], 2));
       return std::vector<DistributedTensor>{y, given[0]};
     };
     DT_ASSIGN_OR_RETURN(const auto again, Recompute({*passed}, twice));
     for (const TensorOr& loss :
-         {Sum(Add(passed, x), {0}), Sum(Add(Scale(moved, 2), x), {0}), Sum(Add(again[0], x), {0}),
+         {Sum(Add(passed, x), {0}), Sum(Add(Scale(moved, 2), x), {0}),
+          Sum(Add(Scale(later, 2), x), {0}), Sum(Add(planned, x), {0}), Sum(Add(again[0], x), {0}),
           Sum(Add(again[1], x), {0}), Sum(Where(Greater(passed, x), x, Mul(x, passed)), {0})}) {
       EXPECT_THAT(Backward(loss), StatusIs(kFailedPrecondition,
                                            HasSubstr("part of what led to the loss: the operator "

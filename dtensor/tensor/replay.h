@@ -1,4 +1,4 @@
-// Replay: what a recorded Recompute() keeps to run again. Only for recompute.cc and tape.cc.
+// Replay: what a recorded Recompute() keeps to run again.
 #ifndef DTENSOR_TENSOR_REPLAY_H_
 #define DTENSOR_TENSOR_REPLAY_H_
 

@@ -1,5 +1,4 @@
-// TapeWalk: which operators a walk of the tape visits, found out before anything runs. Only for
-// tape.cc and autograd.cc.
+// TapeWalk: which operators a walk of the tape visits, found out before anything runs.
 #ifndef DTENSOR_TENSOR_TAPE_WALK_H_
 #define DTENSOR_TENSOR_TAPE_WALK_H_
 

@@ -161,6 +161,9 @@ absl::Status BeforeWrite(const DistributedTensor& tensor, uint64_t what) {
   return status.ok() ? status : impl.context->communicator().Fail(status);
 }
 
-uint64_t LineageOf(const DistributedTensor& tensor) { return tensor.impl()->lineage.id; }
+uint64_t LineageOf(const DistributedTensor& tensor) {
+  DT_REQUIRE_DEFINED(tensor.defined(), "LineageOf()");
+  return tensor.impl()->lineage.id;
+}
 
 }  // namespace dtensor

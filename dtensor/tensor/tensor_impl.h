@@ -77,9 +77,10 @@ struct TensorImpl {
   std::unique_ptr<Unsettled> unsettled;  // may be null
 
   Edge edge;  // of a tensor that an operator or a redistribution made
-  // The operator without a backward at which recording stopped on the way to this tensor, or, of a
-  // tensor that is not of floats, the one that made it. Set if
-  // the tensor has no edge, or if loses_gradient.
+  // Why gradients end here: the operator without a backward on the way to this tensor, or, of a
+  // tensor that is not of floats, the one that made it. Set if the tensor has no edge, or if
+  // loses_gradient: then some gradients pass, and others do not. Whatever makes an alias or a moved
+  // copy takes both along.
   const OpDef* stopped_by = nullptr;
   bool loses_gradient = false;  // it made floats of floats: a gradient would be lost silently
   bool requires_grad = false;   // a leaf that wants a gradient

@@ -70,9 +70,12 @@ const TensorImplPtr& Memory(const TensorImplPtr& impl) {
 // Names a node of a redistribution to another mesh.
 const OpDef kChangeOfMesh = {.name = "Redistribute"};
 
-// Gives `moved`, which `impl` was redistributed to, its edge. On one mesh it is that of `impl`.
+// Gives `moved`, which `impl` was redistributed to, its edge, and why gradients end where they do.
+// On one mesh they are those of `impl`.
 absl::Status LinkMoved(const TensorImplPtr& impl, TensorImpl& moved) {
   Context& context = *impl->context;
+  moved.stopped_by = impl->stopped_by;
+  moved.loses_gradient = impl->loses_gradient;
   if (!context.recording()) return absl::OkStatus();
   moved.edge = EdgeOf(impl);
   if (!moved.edge.wanted() || !ChangesMesh(*impl, *moved.spec)) return absl::OkStatus();
@@ -227,10 +230,6 @@ TensorImplPtr ValueOf(const TensorImplPtr& source) {
   return value;
 }
 
-}  // namespace
-
-namespace {
-
 // Settles `impl`, unless it can be made while it is redistributed to `target`.
 absl::Status SettleToMove(TensorImpl& impl, const Spec* target) {
   std::shared_ptr<const RankChunks> chunks;
@@ -282,8 +281,6 @@ absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, cons
     value->is_handed_out = true;
   }
   DT_RETURN_IF_ERROR(LinkMoved(impl, *value));
-  value->stopped_by = impl->stopped_by;
-  value->loses_gradient = impl->loses_gradient;
   return value;
 }
 

@@ -216,8 +216,16 @@ bool Tensor::is_only_user() const {
 }
 
 bool Tensor::overlaps_itself() const {
+  if (numel_ == 0) return false;
+  absl::InlinedVector<std::pair<int64_t, int64_t>, 6> dims;  // strides and sizes
   for (int d = 0; d < ndim(); ++d) {
-    if (shape_[d] > 1 && strides_[d] == 0) return numel_ > 0;
+    if (shape_[d] > 1) dims.emplace_back(strides_[d], shape_[d]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;  // of the dimensions before, from their first element to the last
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += (size - 1) * stride;
   }
   return false;
 }

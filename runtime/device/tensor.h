@@ -91,7 +91,8 @@ class Tensor {
   // Requires: defined(). Errors: as EndBorrow(), since borrowed memory is first copied to memory of
   // its own.
   absl::StatusOr<std::shared_ptr<const void>> Keep() const;
-  // Whether several indices refer to one element: a stride is 0 although the size is not 1.
+  // Whether several indices refer to one element. Also true of dimensions that only interleave: a
+  // stride that is no longer than what all shorter ones reach, as 3 beside two elements 4 apart.
   bool overlaps_itself() const;
 
   // Views. Requires: dims in range. For View: `offset` is the number of elements from this tensor's

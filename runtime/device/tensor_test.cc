@@ -381,6 +381,10 @@ TEST_F(TensorTest, KnowsWhetherIndicesMeetInOneElement) {
   EXPECT_FALSE(Count({1, 2}).BroadcastTo({1, 2}).overlaps_itself());
   EXPECT_FALSE(Count({1, 2}).BroadcastTo({0, 2}).overlaps_itself());
   EXPECT_FALSE(Count({3, 2}).Transpose(0, 1).overlaps_itself());
+  EXPECT_TRUE(Count({4}).View({3, 2}, {1, 1}, 0).overlaps_itself()) << "windows";
+  EXPECT_FALSE(Count({4}).View({1, 2}, {1, 1}, 0).overlaps_itself());
+  EXPECT_FALSE(Count({9}).View({2, 3}, {1, 3}, 0).overlaps_itself());
+  EXPECT_TRUE(Count({9}).View({2, 3}, {4, 2}, 0).overlaps_itself());
 }
 
 TEST(MetaTensorTest, HasAShapeAndNoValues) {

@@ -153,6 +153,13 @@ TEST(StateDict, IsLoadedWhereItFitsAlone) {
                 Refuses(AllOf(HasSubstr(key), HasSubstr("the model's is [8, 16]"))));
     state[key] = DistributedTensor();
     EXPECT_THAT(LoadStateDict(model, state), Refuses(HasSubstr("undefined")));
+    const auto of_another_world = [&](Context& other) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(state[key], Full(other, {}, {}, good.at(key).shape(), DType::kF32, 0));
+      EXPECT_THAT(LoadStateDict(model, state), Refuses(HasSubstr("belongs to another Context")));
+      state[key] = good.at(key);
+      return absl::OkStatus();
+    };
+    DT_RETURN_IF_ERROR(RunRanks(1, of_another_world));
     EXPECT_THAT(ToGlobal<float>(before.at("model.norm.weight")), IsOkAndHolds(first));
 
     DT_RETURN_IF_ERROR(LoadStateDict(model, good));  // f64 into f32

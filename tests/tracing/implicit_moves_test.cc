@@ -97,6 +97,25 @@ TEST(MaxImplicitBytes, AllThatOneOperatorMovesCounts) {
   }));
 }
 
+// The bound holds for the plans of each call's options, not of those with which the first was made.
+TEST(MaxImplicitBytes, OtherOptionsMoveOtherwise) {
+  ContextOptions contexts;
+  contexts.max_implicit_bytes = 4 * 8 * 4 * 2;  // an all-reduce in two rounds is below it
+  const auto program = [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=8"));
+    DT_ASSIGN_OR_RETURN(Tensor term, Tensor::Empty(context.device(), DType::kF32, {4, 8}));
+    const TensorOr partial = FromLocal(context, mesh, {Partial()}, {4, 8}, std::move(term));
+    DT_EXPECT_OK(Tanh(partial));
+    DT_RETURN_IF_ERROR(
+        context.set_redistribution_options({.objective = RedistributionObjective::kLatency}));
+    EXPECT_EQ(Tanh(partial).status().code(), absl::StatusCode::kInvalidArgument)
+        << "in one round it receives all terms";
+    DT_RETURN_IF_ERROR(context.set_redistribution_options({}));
+    return Tanh(partial).status();
+  };
+  DT_EXPECT_OK(RunRanks(8, program, {}, contexts));
+}
+
 // Uneven shards: the ranks receive unlike numbers of bytes, and agree all the same.
 TEST(MaxImplicitBytes, TheBusiestRankCounts) {
   for (const int64_t most : {23, 47, 71, 72}) {

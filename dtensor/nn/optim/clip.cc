@@ -1,6 +1,7 @@
 #include "dtensor/nn/optim/clip.h"
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -99,6 +100,9 @@ TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
                                             double max_norm, double grad_factor) {
   if (parameters.empty()) return InvalidArgument({"ClipByGlobalNorm: there are no parameters"});
+  if (std::isnan(max_norm)) {
+    return InvalidArgument({"ClipByGlobalNorm: max_norm is NaN; give a number, or 0 for none"});
+  }
   DT_RETURN_IF_ERROR(CheckClippable(parameters));
   Context& context = parameters[0].context();
   const NoGrad no_grad(context);

@@ -11,7 +11,8 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
   DistributedTensor norm;  // replicated scalar f32 (f64 for f64): of all gradients
-  // min(1, max_norm / (norm + 1e-6)); NaN if the norm is NaN. Pass it to Optimizer::Step.
+  // min(1, max_norm / (norm + 1e-6)); NaN if the norm is NaN. Pass it to Optimizer::Step. Squares
+  // are added up in the norm's type: in f32 a norm above 1.8e19 is infinite, and scale is 0.
   DistributedTensor scale;
 };
 // Computes the global norm of the parameters' gradients, and the factor that clips it to max_norm;
@@ -27,10 +28,10 @@ struct ClipResult {
 // gather_again.h).
 //
 // Collective: one all-reduce for each set of axes that shards gradients, and one exchange for each
-// mesh if there are several. Errors, before anything moves: kInvalidArgument if there are no
-// parameters, one is undefined, listed twice or of another Context, none has a gradient, or only
-// some gradients are f64; kFailedPrecondition if a gradient is Partial or has another layout than
-// its parameter (call ReduceGradients). Then failures.
+// mesh if there are several. Errors, before anything moves: kInvalidArgument for a max_norm that is
+// NaN, if there are no parameters, one is undefined, listed twice or of another Context, none has a
+// gradient, or only some gradients are f64; kFailedPrecondition if a gradient is Partial or has
+// another layout than its parameter (call ReduceGradients). Then failures.
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
                                             double max_norm, double grad_factor = 1);
 

@@ -81,6 +81,7 @@ TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
               return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
             };
             EXPECT_THAT(ClipByGlobalNorm({}, 1), refuses("no parameters"));
+            EXPECT_THAT(ClipByGlobalNorm({wide.weight}, std::nan("")), refuses("max_norm is NaN"));
             EXPECT_THAT(ClipByGlobalNorm({DistributedTensor()}, 1), refuses("undefined"));
             EXPECT_THAT(ClipByGlobalNorm({wide.weight}, 1), refuses("call Backward first"));
             DT_ASSIGN_OR_RETURN(DistributedTensor narrow,
