@@ -81,6 +81,7 @@ set(DTENSOR_ALGEBRA_HEADERS
   runtime/core/rope_scaling.h
   runtime/core/shortened.h
   runtime/core/status.h
+  runtime/core/swiglu_clamp.h
   runtime/core/work.h
 )
 set(DTENSOR_ALGEBRA_ABSL
@@ -100,9 +101,11 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/attention/ring_executor.cc
   dtensor/attention/ring_moves.cc
   dtensor/ops/arithmetic.cc
+  dtensor/ops/attention_with_sinks.cc
   dtensor/ops/batched_product.cc
   dtensor/ops/box_exchange.cc
   dtensor/ops/cast.cc
+  dtensor/ops/clamped_expert_mlp.cc
   dtensor/ops/comparison.cc
   dtensor/ops/concat.cc
   dtensor/ops/contraction.cc
@@ -116,6 +119,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/expert_mlp.cc
   dtensor/ops/expert_picks.cc
   dtensor/ops/expert_routing.cc
+  dtensor/ops/expert_tokens.cc
   dtensor/ops/extremum.cc
   dtensor/ops/functions.cc
   dtensor/ops/halo.cc

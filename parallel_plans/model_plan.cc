@@ -55,6 +55,7 @@ absl::Span<const PlannedModel> PlannedModels() {
       {"gemma3_text", TransformerPaths({.post_norms = true}), Read<TransformerConfig>},
       {"glm4_moe", TransformerPaths({.experts = true, .shared_expert = true}),
        Read<TransformerConfig>},
+      {"gpt_oss", kExperts, Read<TransformerConfig>},
       {"llama", kDense, Read<TransformerConfig>},
       {"mistral", kDense, Read<TransformerConfig>},
       {"mixtral", kExperts, Read<TransformerConfig>},

@@ -83,9 +83,10 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
               Refuses("spiral"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
               Refuses("two axes"));
-  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
-              Refuses("\"mamba\"; there are those for bert, gpt2, deepseek_v3, gemma, gemma3_text, "
-                      "glm4_moe, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe"));
+  EXPECT_THAT(
+      PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
+      Refuses("\"mamba\"; there are those for bert, gpt2, deepseek_v3, gemma, gemma3_text, "
+              "glm4_moe, gpt_oss, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe"));
 }
 
 // A small model, by the names that GPT-2 has for sizes, or by those that all others have.

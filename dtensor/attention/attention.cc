@@ -174,6 +174,7 @@ const OpDef kAttentionOp = {
     .every_device = {AttentionForward, AttentionBackward},
     .saved_operands = 0b111,
     .saved_results = 0b11,
+    .optional_result_gradients = 0b10,
     .choose_layouts = AttentionLayouts,
     .prepare = PrepareAttention,
 };
@@ -269,7 +270,7 @@ absl::StatusOr<AttentionResults> AttentionWithLse(const TensorOr& q, const Tenso
   out.o = std::move(results[0]);
   const Layout& o = out.o.layout();  // lse [b, h, s] beside o [b, s, h, d]
   DT_ASSIGN_OR_RETURN(const Layout lse, Layout::Create(o.mesh(), {o.dim(0), o.dim(2), o.dim(1)}));
-  DT_ASSIGN_OR_RETURN(out.lse, results[1].Detach().Redistribute(lse));
+  DT_ASSIGN_OR_RETURN(out.lse, results[1].Redistribute(lse));
   return out;
 }
 

@@ -66,7 +66,7 @@ struct AttentionOptions {
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);
 // Also returns the logarithm of each query's sum of exponentials, [b, hq, s], f32 (f64 for f64);
-// -inf if the query sees no key. No gradient flows through it.
+// -inf if the query sees no key. Gradients flow through both.
 struct AttentionResults {
   DistributedTensor o, lse;
 };

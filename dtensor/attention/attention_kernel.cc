@@ -178,15 +178,16 @@ absl::Status AttentionBackward(const GradCall& call) {
   }
   DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
+  const Tensor& dlse = call.result_gradients[1];
   if (state.ring) {
     return RunRingBackward(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,
                            o, lse, dout, call.context.communicator(), "Attention", gradients[0],
-                           gradients[1], gradients[2]);
+                           gradients[1], gradients[2], dlse);
   }
   DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
-  DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
+  DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta, dlse));
   return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
-                                gradients[1], gradients[2], &o);
+                                gradients[1], gradients[2], dlse.defined() ? nullptr : &o);
 }
 
 }  // namespace dtensor::internal

@@ -154,8 +154,8 @@ class Checker {
   absl::Status LikeQuery(const Tensor& tensor, absl::string_view name) const {
     return Check(tensor, name, q_, dtype_);
   }
-  absl::Status Lse(const Tensor& lse) const {
-    return CheckShape(lse, "lse", lse_, AccumulatorOf(dtype_));
+  absl::Status Lse(const Tensor& lse, absl::string_view name = "lse") const {
+    return CheckShape(lse, name, lse_, AccumulatorOf(dtype_));
   }
   absl::Status Gradients(const Tensor& dq, const Tensor& dk, const Tensor& dv) const {
     DT_RETURN_IF_ERROR(CheckRowMajor(dq, "the gradient of q", q_));
@@ -347,13 +347,15 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
 absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
                              const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
                              const Tensor& dout, Communicator& communicator, absl::string_view op,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                             const Tensor& dlse) {
   const Checker checker(ring, op);
   DT_RETURN_IF_ERROR(checker.Dropout(options.dropout));
   DT_RETURN_IF_ERROR(checker.Arguments(q, k, v));
   DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
   DT_RETURN_IF_ERROR(checker.Lse(lse));
   DT_RETURN_IF_ERROR(checker.LikeQuery(dout, "the gradient of o"));
+  if (dlse.defined()) DT_RETURN_IF_ERROR(checker.Lse(dlse, "the gradient of lse"));
   DT_RETURN_IF_ERROR(checker.Gradients(dq, dk, dv));
   Device& device = q.device();
   const bool idle = ring.schedule().BlocksOf(ring.ring_rank()) == 0;
@@ -363,7 +365,7 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
   const auto prepare = [&]() -> absl::Status {
     if (idle) return kernels::Fill(device, dq, 0);
     DT_ASSIGN_OR_RETURN(delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
-    DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
+    DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta, dlse));
     if (sum_type == dq.dtype()) return absl::OkStatus();
     DT_ASSIGN_OR_RETURN(query_sum, Tensor::Empty(device, sum_type, dq.shape()));
     return absl::OkStatus();
@@ -374,7 +376,8 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
                         const kernels::AttentionStep& step) -> absl::Status {
     DT_ASSIGN_OR_RETURN(RingBlock share, gradients.NewShare(number));
     DT_RETURN_IF_ERROR(kernels::AttentionGrad(device, q, block.k, block.v, lse, delta, dout, step,
-                                              query_sum, share.k, share.v, &o));
+                                              query_sum, share.k, share.v,
+                                              dlse.defined() ? nullptr : &o));
     return gradients.Add(number, std::move(share));
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);

@@ -62,11 +62,13 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
                      absl::string_view op, const Tensor& o, const Tensor& lse);
 
 // Computes the gradients of q, k and v, which have their shapes, from the final o and lse and the
-// gradient of o. Every run makes the same sums in the same order. Errors: as RunRing.
+// gradients of o and, if it is defined, of lse. Every run makes the same sums in the same order.
+// Errors: as RunRing.
 absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
                              const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
                              const Tensor& dout, Communicator& communicator, absl::string_view op,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                             const Tensor& dlse = Tensor());
 
 }  // namespace dtensor
 

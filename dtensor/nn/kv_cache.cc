@@ -40,6 +40,13 @@ TensorOr BesideCache(const DistributedTensor& cache, const TensorOr& x) {
   return x->Redistribute(layout);
 }
 
+// `sinks`: undefined if there are none.
+TensorOr AttentionTo(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                     const AttentionOptions& options, const TensorOr& sinks) {
+  const bool has_none = sinks.ok() && !sinks->defined();
+  return has_none ? Attention(q, k, v, options) : AttentionWithSinks(q, k, v, sinks, options);
+}
+
 // Zeroes positions [begin, end) of one row. This rank holds the positions `held`.
 absl::Status ZeroTokens(Device& device, const Tensor& cache, const IndexSet& held, int64_t begin,
                         int64_t end) {
@@ -256,9 +263,24 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   };
   enter(this);
   const absl::Cleanup leave = [&] { enter(nullptr); };  // also when the model throws
+  absl::Cleanup forget = [&] {
+    for (int64_t r = 0; r < options_.batch; ++r) {
+      ForgetTokens(r, lengths_[r], lengths_[r] + counts_[r]).IgnoreError();
+    }
+  };
   DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, model_.Call({ids}));
+  std::move(forget).Cancel();
   for (int64_t r = 0; r < options_.batch; ++r) lengths_[r] += counts_[r];
   return std::move(results[0]);
+}
+
+absl::Status KvCache::ForgetTokens(int64_t row, int64_t begin, int64_t end) const {
+  for (const Layer& layer : layers_) {
+    for (const DistributedTensor& kept : {layer.k, layer.v}) {
+      if (kept.defined()) DT_RETURN_IF_ERROR(Forget(kept, row, begin, end));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status KvCache::Truncate(int64_t row, int64_t length) {
@@ -266,13 +288,9 @@ absl::Status KvCache::Truncate(int64_t row, int64_t length) {
     return InvalidArgument({kWho, "there are no ", absl::StrCat(length), " tokens of row ",
                             absl::StrCat(row), " to keep"});
   }
-  const int64_t end = std::exchange(lengths_[row], length);
-  if (length == end) return absl::OkStatus();
-  for (const Layer& layer : layers_) {
-    for (const DistributedTensor& kept : {layer.k, layer.v}) {
-      if (kept.defined()) DT_RETURN_IF_ERROR(Forget(kept, row, length, end));
-    }
-  }
+  if (length == lengths_[row]) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(ForgetTokens(row, length, lengths_[row]));
+  lengths_[row] = length;
   return absl::OkStatus();
 }
 
@@ -321,12 +339,12 @@ absl::StatusOr<KvCache::Layer*> KvCache::Enter(const KvCacheSlot& slot) {
 }
 
 TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k,
-                         const TensorOr& v, AttentionOptions options) {
-  for (const TensorOr* const x : {&q, &k, &v}) DT_RETURN_IF_ERROR(x->status());
+                         const TensorOr& v, AttentionOptions options, const TensorOr& sinks) {
+  for (const TensorOr* const x : {&q, &k, &v, &sinks}) DT_RETURN_IF_ERROR(x->status());
   DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
   DT_RETURN_IF_ERROR(Keep(layer->k, *k));
   DT_RETURN_IF_ERROR(Keep(layer->v, *v));
-  return AttendTo(layer->k, layer->v, q, std::move(options));
+  return AttendTo(layer->k, layer->v, q, std::move(options), sinks);
 }
 
 TensorOr KvCache::AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& x,
@@ -334,23 +352,24 @@ TensorOr KvCache::AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const 
   for (const TensorOr* const given : {&q, &x}) DT_RETURN_IF_ERROR(given->status());
   DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
   DT_RETURN_IF_ERROR(Keep(layer->k, *x));
-  return AttendTo(layer->k, layer->k, q, std::move(options));
+  return AttendTo(layer->k, layer->k, q, std::move(options), DistributedTensor());
 }
 
 TensorOr KvCache::AttendTo(const DistributedTensor& k, const DistributedTensor& v,
-                           const TensorOr& q, AttentionOptions options) const {
+                           const TensorOr& q, AttentionOptions options,
+                           const TensorOr& sinks) const {
   options.query_offset = positions_.first;
   options.row_offsets = positions_.rows;
   options.dropout = 0;
   const bool by_rows = !positions_.rows.empty();  // one of the sequences must not be sharded then
   if (options_.sequence_axis.empty() || (q->shape()[1] > 1 && !by_rows)) {
-    return Attention(q, k, v, options);
+    return AttentionTo(q, k, v, options, sinks);
   }
   // A plan may have sharded the queries over the cache's axis, too. A single token goes to the
   // shards of the cache: to bring these to the rank that has the token moves more with each token,
   // and needs a decision for each position.
   DT_ASSIGN_OR_RETURN(const Layout whole, q->layout().WithDim(1, DimLayout()));
-  return Attention(q->Redistribute(whole), k, v, options);
+  return AttentionTo(q->Redistribute(whole), k, v, options, sinks);
 }
 
 TensorOr KvCache::LastTokens(const DistributedTensor& x) const {
@@ -375,8 +394,9 @@ RopeOptions KvCacheSlot::Positioned(RopeOptions rope) const {
 }
 
 TensorOr KvCacheSlot::Attend(const TensorOr& q, const TensorOr& k, const TensorOr& v,
-                             const AttentionOptions& options) const {
-  return cache != nullptr ? cache->Attend(*this, q, k, v, options) : Attention(q, k, v, options);
+                             const AttentionOptions& options, const TensorOr& sinks) const {
+  if (cache != nullptr) return cache->Attend(*this, q, k, v, options, sinks);
+  return AttentionTo(q, k, v, options, sinks);
 }
 
 }  // namespace dtensor

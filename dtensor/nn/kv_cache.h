@@ -50,8 +50,10 @@ struct KvCacheSlot {
   // Of a module with an attention: `rope` with the positions of the cache's next tokens, and
   // Attention of q, k and v or, with a cache, KvCache::Attend.
   RopeOptions Positioned(RopeOptions rope) const;
+  // `sinks`: of AttentionWithSinks, or none.
   TensorOr Attend(const TensorOr& q, const TensorOr& k, const TensorOr& v,
-                  const AttentionOptions& options) const;
+                  const AttentionOptions& options,
+                  const TensorOr& sinks = DistributedTensor()) const;
 };
 
 struct KvCacheOptions {
@@ -77,7 +79,7 @@ class KvCache {
   // Other results, such as router_sums, are dropped. Nothing is recorded for Backward.
   // Collective. Errors: kInvalidArgument, before anything changes, for ids of another shape, counts
   // that do not fit, and a row that would exceed the capacity; what the model refuses; failures.
-  // After an error the cache is as it was.
+  // After an error the cache is as it was: what was written of these tokens is 0 again.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
@@ -109,9 +111,10 @@ class KvCache {
   };
   const Positions& positions() const { return positions_; }
   // Stores k and v [batch, s, kv_heads, head_dim] of the module's attention. Returns the attention
-  // of q to them and to the tokens before. The offsets in `options` are set here.
+  // of q to them and to the tokens before, and to `sinks`, if there are any (AttentionWithSinks).
+  // The offsets in `options` are set here.
   TensorOr Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k, const TensorOr& v,
-                  AttentionOptions options);
+                  AttentionOptions options, const TensorOr& sinks = DistributedTensor());
   // The same where x [batch, s, kv_heads, head_dim] is both keys and values.
   TensorOr AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& x,
                        AttentionOptions options);
@@ -128,6 +131,8 @@ class KvCache {
     KvCacheSlot* slot = nullptr;
     int attention = -1;
   };
+  // Sets tokens [begin, end) of the row to 0.
+  absl::Status ForgetTokens(int64_t row, int64_t begin, int64_t end) const;
   static absl::StatusOr<std::vector<Part>> PartsOf(Module& model, int64_t capacity);
   KvCache(Module& model, const KvCacheOptions& options);
   absl::Status CheckAppend(const DistributedTensor& ids, absl::Span<const int64_t> counts) const;
@@ -138,7 +143,7 @@ class KvCache {
   // The slot's attention, which runs for the first time in this pass.
   absl::StatusOr<Layer*> Enter(const KvCacheSlot& slot);
   TensorOr AttendTo(const DistributedTensor& k, const DistributedTensor& v, const TensorOr& q,
-                    AttentionOptions options) const;
+                    AttentionOptions options, const TensorOr& sinks) const;
 
   Module& model_;
   const KvCacheOptions options_;

@@ -22,6 +22,13 @@ ParameterPtr NewStack(int64_t experts, int64_t rows, int64_t cols, double stddev
   return stack;
 }
 
+// A gate and its up, which are neighbours in dimension `dim`, stay together.
+ParameterPtr NewPairs(const Dims& shape, int dim, ParameterInit init) {
+  Dims units(shape.size(), 1);
+  units[dim] = 2;
+  return Parameter::New(shape, std::move(init), units);
+}
+
 // Divides each row by its sum. Scores that are not softmax's may all be 0.
 TensorOr Normalized(const DistributedTensor& x, double least = 0) {
   Dims column = x.shape();
@@ -100,6 +107,11 @@ TensorOr RouterSums(const DistributedTensor& p, const DistributedTensor& ids) {
   return Reshape(both, {1, 2, experts});
 }
 
+std::unique_ptr<Module> NewExperts(const MixtureConfig& config) {
+  if (config.clamp) return std::make_unique<ClampedExpertsLayer>(config);
+  return std::make_unique<ExpertsLayer>(config);
+}
+
 }  // namespace
 
 ExpertsLayer::ExpertsLayer(const MixtureConfig& config)
@@ -121,8 +133,32 @@ TensorsOr ExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands)
   return std::vector<DistributedTensor>{std::move(y)};
 }
 
+ClampedExpertsLayer::ClampedExpertsLayer(const MixtureConfig& config)
+    : clamp_(*config.clamp),
+      gate_up_(NewPairs({config.experts, config.dim, 2 * config.hidden}, 2,
+                        ParameterInit::Normal(config.stddev))),
+      gate_up_bias_(NewPairs({config.experts, 2 * config.hidden}, 1, ParameterInit::Constant(0))),
+      down_(Parameter::New({config.experts, config.hidden, config.dim},
+                           ParameterInit::Normal(config.down_stddev))),
+      down_bias_(Parameter::New({config.experts, config.dim}, ParameterInit::Constant(0))) {
+  SetOperands({"x", "experts", "weights"});
+  AddParameter("gate_up_proj", gate_up_, {DimRole::kExpert, DimRole::kOther, DimRole::kHidden});
+  AddParameter("gate_up_proj_bias", gate_up_bias_, {DimRole::kExpert, DimRole::kHidden});
+  AddParameter("down_proj", down_, {DimRole::kExpert, DimRole::kHidden, DimRole::kOutput});
+  AddParameter("down_proj_bias", down_bias_, {DimRole::kExpert, DimRole::kOutput});
+}
+
+TensorsOr ClampedExpertsLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  const DeviceMesh& mesh = operands[0].mesh();
+  DT_ASSIGN_OR_RETURN(DistributedTensor y,
+                      ClampedExpertMlp(operands[0], operands[1], operands[2],
+                                       gate_up_->ValueOn(mesh), gate_up_bias_->ValueOn(mesh),
+                                       down_->ValueOn(mesh), down_bias_->ValueOn(mesh), clamp_));
+  return std::vector<DistributedTensor>{std::move(y)};
+}
+
 RouterLayer::RouterLayer(const MixtureConfig& config)
-    : LinearLayer(config.dim, config.experts, config.stddev) {
+    : LinearLayer(config.dim, config.experts, config.stddev, {}, BiasIf(config.clamp.has_value())) {
   if (config.score == RouterScore::kSoftmax) return;
   expert_bias_ = Parameter::New({config.experts}, ParameterInit::Constant(0));
   expert_bias_->keeps_precision = true;  // BalanceByBias takes small steps
@@ -137,10 +173,13 @@ TensorOr RouterLayer::Forward(const DistributedTensor& x) {
 
 MixtureOfExperts::MixtureOfExperts(const MixtureConfig& config,
                                    std::unique_ptr<Module> shared_expert)
-    : config_(config), router_(config), experts_(config), shared_expert_(std::move(shared_expert)) {
+    : config_(config),
+      router_(config),
+      experts_(NewExperts(config)),
+      shared_expert_(std::move(shared_expert)) {
   if (config.router_sums) SetResults({"y", "router_sums"});
-  AddChild("gate", &router_);
-  AddChild("experts", &experts_);
+  AddChild(config.clamp ? "router" : "gate", &router_);
+  AddChild("experts", experts_.get());
   if (shared_expert_ == nullptr) return;
   if (config.score == RouterScore::kSigmoid) {
     AddChild("shared_experts", shared_expert_.get());
@@ -164,7 +203,7 @@ TensorsOr MixtureOfExperts::ForwardAll(absl::Span<const DistributedTensor> opera
     DT_ASSIGN_OR_RETURN(const DistributedTensor bias, router_.expert_bias()->ValueOn(x.mesh()));
     DT_ASSIGN_OR_RETURN(routed, RouteBySigmoid(logits, bias, config_));
   }
-  const TensorOr y = experts_(x, routed.ids, Cast(routed.weights, x.dtype()));
+  const TensorOr y = (*experts_)(x, routed.ids, Cast(routed.weights, x.dtype()));
   std::vector<DistributedTensor> results(1);
   DT_ASSIGN_OR_RETURN(results[0], AddShared(y, x));
   if (config_.router_sums) {

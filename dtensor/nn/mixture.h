@@ -13,12 +13,17 @@
 //   weights = s[ids] scale          with `normalize`, s[ids] is divided by its sum + 1e-20 first
 //   y = sum over j of weights[j] expert_{ids[j]}(x) + shared_experts(x)
 //
-// where experts may lie in groups: then only those of a few groups are picked, the ones with the
-// largest sums of their two largest s + b (as Hugging Face's DeepseekV3TopkRouter; groups that tie
-// with the last of these, or have a NaN, are picked, too). No token is dropped, and experts need
-// not be picked evenly: BalancingLoss, as a part of a model's loss, makes the router spread tokens
-// over them, and so does BalanceByBias, which moves b. The weights of all experts are stacked in
-// one parameter each; checkpoints store them by expert (Parameter::parts):
+// or, as GPT-OSS, with `clamp`,
+//
+//   p and weights as with softmax   of router(x) + its bias
+//   y = sum over j of weights[j] (h down + its bias),  h of x gate_up + its bias: ClampedExpertMlp
+//
+// In the second form experts may lie in groups: then only those of a few groups are picked, the
+// ones with the largest sums of their two largest s + b (as Hugging Face's DeepseekV3TopkRouter;
+// groups that tie with the last of these, or have a NaN, are picked, too). No token is dropped, and
+// experts need not be picked evenly: BalancingLoss, as a part of a model's loss, makes the router
+// spread tokens over them, and so does BalanceByBias, which moves b. The weights of all experts are
+// stacked in one parameter each; checkpoints store them by expert (Parameter::parts):
 //
 //   experts.gate_proj  [experts, hidden, dim]  as  experts.E.gate_proj.weight  [hidden, dim]
 //   experts.up_proj    [experts, hidden, dim]  as  experts.E.up_proj.weight    [hidden, dim]
@@ -27,17 +32,25 @@
 //   gate.e_score_correction_bias  [experts], a buffer in f32, with sigmoid scores
 //   shared_expert_gate.weight  [1, dim], and those of shared_expert, where there is one; with
 //                              sigmoid scores those of shared_experts alone
+//
+// With `clamp` checkpoints store the stacks as they are, gates and ups in turn:
+//
+//   experts.gate_up_proj  [experts, dim, 2 hidden],  experts.gate_up_proj_bias  [experts, 2 hidden]
+//   experts.down_proj     [experts, hidden, dim],    experts.down_proj_bias     [experts, dim]
+//   router.weight         [experts, dim],            router.bias                [experts]
 #ifndef DTENSOR_NN_MIXTURE_H_
 #define DTENSOR_NN_MIXTURE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/types/span.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/swiglu_clamp.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -54,6 +67,8 @@ struct MixtureConfig {
   // size, of which a token picks from the best `picked_groups`.
   double scale = 1;
   int64_t groups = 1, picked_groups = 1;
+  // Experts of GPT-OSS. Requires: softmax scores, and no shared expert.
+  std::optional<SwiGluClamp> clamp = std::nullopt;
   bool router_sums = false;                  // whether router_sums are a result, too
   double stddev = 0.02, down_stddev = 0.02;  // of first values; down_stddev: of down_proj
   // The names that an expert's weights have.
@@ -71,6 +86,19 @@ class ExpertsLayer : public Module {
 
  private:
   ParameterPtr gate_, up_, down_;
+};
+
+// The same with ClampedExpertMlp.
+class ClampedExpertsLayer : public Module {
+ public:
+  explicit ClampedExpertsLayer(const MixtureConfig& config);  // Requires: config.clamp
+
+ protected:
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
+
+ private:
+  const SwiGluClamp clamp_;
+  ParameterPtr gate_up_, gate_up_bias_, down_, down_bias_;
 };
 
 // The router's product, x [..., dim] -> logits [..., experts]. With sigmoid scores, 16-bit x and
@@ -108,7 +136,7 @@ class MixtureOfExperts : public Module {
 
   const MixtureConfig config_;
   RouterLayer router_;
-  ExpertsLayer experts_;
+  const std::unique_ptr<Module> experts_;
   std::unique_ptr<Module> shared_expert_;
   std::unique_ptr<LinearLayer> shared_expert_gate_;
 };

@@ -33,6 +33,7 @@ constexpr ModelType kModelTypes[] = {
     {"gemma", Make<Transformer, TransformerConfig>},
     {"gemma3_text", Make<Transformer, TransformerConfig>},
     {"glm4_moe", Make<Transformer, TransformerConfig>},
+    {"gpt_oss", Make<Transformer, TransformerConfig>},
     {"llama", Make<Transformer, TransformerConfig>},
     {"mistral", Make<Transformer, TransformerConfig>},
     {"mixtral", Make<Transformer, TransformerConfig>},

@@ -11,6 +11,7 @@
 
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
+#include "dtensor/nn/latent_attention.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
@@ -249,6 +250,25 @@ TEST(Layers, AttentionAloneHasOptions) {
   GroupedQueryAttention attention({});
   EXPECT_EQ(attention.attention(), &attention.attention_options());
   EXPECT_EQ(LinearLayer(4, 8, 1).attention(), nullptr);
+}
+
+TEST(Layers, AttentionRefusesWhatIsNoBatchOfTexts) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    TransformerConfig latent;
+    latent.kv_lora_rank = 8, latent.rotary_dim = 4, latent.v_head_dim = 8;
+    latent.kv_heads = latent.heads;
+    GroupedQueryAttention grouped({});
+    LatentAttention of_latents(latent);
+    for (const Dims& shape : {Dims{}, Dims{128}, Dims{4, 128}, Dims{1, 1, 4, 128}}) {
+      for (Module* const attention :
+           {static_cast<Module*>(&grouped), static_cast<Module*>(&of_latents)}) {
+        EXPECT_THAT((*attention)(Full(context, {}, {}, shape, DType::kF32, 1)),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("give it as [batch, sequence, features]")));
+      }
+    }
+    return absl::OkStatus();
+  }));
 }
 
 // A module that overrides nothing is refused by its path, and the Context stays usable.

@@ -24,6 +24,7 @@ MixtureConfig MixtureOf(const TransformerConfig& config) {
   mixture.scale = config.routed_scaling_factor;
   mixture.groups = config.expert_groups;
   mixture.picked_groups = config.picked_groups;
+  mixture.clamp = config.expert_clamp;
   mixture.router_sums = config.router_sums;
   mixture.stddev = config.init_stddev;
   mixture.down_stddev = ResidualStddev(config.init_stddev, config.layers);

@@ -1,12 +1,13 @@
 // LLaMA and similar models (Mistral, Mixtral, Qwen2, Qwen3, their MoE, Gemma, Gemma 3, GLM-4.5,
-// DeepSeek-V3, SmolLM2): RMSNorm, rotary positions, grouped-query attention, SwiGLU or GeGLU, or
-// mixtures of experts that are SwiGLU. Names and shapes are those of Hugging Face's
+// GPT-OSS, DeepSeek-V3, SmolLM2): RMSNorm, rotary positions, grouped-query attention, SwiGLU or
+// GeGLU, or mixtures of experts that are SwiGLU. Names and shapes are those of Hugging Face's
 // LlamaForCausalLM and similar classes, so their state dicts can be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
 //   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in], and .bias [out]
 //   model.layers.N.self_attn.{q,k}_norm.weight              [head_dim], where there are norms
+//   model.layers.N.self_attn.sinks                          [heads], with attention_sinks
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in], and .bias [out]
 //   model.layers.N.{pre,post}_feedforward_layernorm.weight  [dim], with post_norms
 //   model.norm.weight                                       [dim]
@@ -97,17 +98,21 @@ struct TransformerConfig {
   std::optional<GeluForm> gelu_gate = std::nullopt;
   double norm_offset = 0, embedding_scale = 1;
   bool post_norms = false;
+  // What GPT-OSS has: sinks in attention (AttentionWithSinks), and experts whose SwiGLU is clamped
+  // (mixture.h).
+  bool attention_sinks = false;
+  std::optional<SwiGluClamp> expert_clamp = std::nullopt;
 
-  // Reads Hugging Face's config.json of a deepseek_v3, gemma, gemma3_text, glm4_moe, llama,
-  // mistral, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe; without a model_type a llama's. Errors:
-  // kInvalidArgument for text that is not a JSON object, for members that are not numbers in range,
-  // and, by name, for what the model does not implement: another hidden_act, dropout, noise in the
-  // router, softcapping, attention to later tokens, rotary embeddings with a scaling other than
-  // "linear", "llama3" or "yarn", quantized weights other than those in FP8 that LoadHuggingFace
-  // reads. Members that do not affect results are ignored, and so is output_router_logits: set
-  // router_sums. The list layer_types is ignored, too, but for a gemma3_text's: which layers have
-  // windows follows from sliding_window, use_sliding_window and max_window_layers, from which
-  // Hugging Face derives the list.
+  // Reads Hugging Face's config.json of a deepseek_v3, gemma, gemma3_text, glm4_moe, gpt_oss,
+  // llama, mistral, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe; without a model_type a llama's.
+  // Errors: kInvalidArgument for text that is not a JSON object, for members that are not numbers
+  // in range, and, by name, for what the model does not implement: another hidden_act, dropout,
+  // noise in the router, softcapping, attention to later tokens, rotary embeddings with a scaling
+  // other than "linear", "llama3" or "yarn", quantized weights other than those in FP8 that
+  // LoadHuggingFace reads. Members that do not affect results are ignored, and so is
+  // output_router_logits: set router_sums. The list layer_types is ignored, too, but for a
+  // gemma3_text's and a gpt_oss': which layers have windows follows from sliding_window,
+  // use_sliding_window and max_window_layers, from which Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
@@ -124,9 +129,11 @@ struct TransformerConfig {
   // mlp_bias or a gelu_gate; dense_layers that are no layers, or all of them; groups that do not
   // divide the experts, of one expert, more picked_groups than there are, fewer experts in them
   // than experts_per_token, a factor that is not above 0; groups and a factor with softmax scores;
-  // what only mixtures have without experts. Of latent attention: no v_head_dim or rotary_dim,
-  // rotary_dim of a whole head, other kv_heads than heads, fused_projections, qk_norm, a window, a
-  // norm_offset; what only latent attention has without kv_lora_rank.
+  // an expert_clamp with sigmoid scores, shared experts, Mixtral's names, a slope that is not
+  // finite or a limit that is not above 0; what only mixtures have without experts. Of latent
+  // attention: no v_head_dim or rotary_dim, rotary_dim of a whole head, other kv_heads than heads,
+  // fused_projections, qk_norm, a window, a norm_offset, attention_sinks; what only latent
+  // attention has without kv_lora_rank.
   absl::Status Validate() const;
 };
 
@@ -151,6 +158,7 @@ class GroupedQueryAttention : public AttentionModule {
   KvCacheSlot slot_;
   std::vector<std::unique_ptr<LinearLayer>> projections_;  // of q, k and v, or one of all
   std::vector<std::unique_ptr<RmsNormLayer>> norms_;       // of q and k, or none
+  ParameterPtr sinks_;                                     // null: none
   LinearLayer o_;
 };
 

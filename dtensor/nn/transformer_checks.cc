@@ -44,6 +44,7 @@ absl::Status CheckNoMixture(absl::string_view model, const TransformerConfig& co
                           : config.shared_hidden > 0   ? "shared_hidden"
                           : is_sigmoid                 ? "router_score"
                           : config.router_sums         ? "router_sums"
+                          : config.expert_clamp        ? "expert_clamp"
                                                        : nullptr;
   if (has == nullptr) return CheckNoGroups(model, config);
   return InvalidArgument({model, ": ", has, " is set, and there are no experts; set experts, too"});
@@ -66,6 +67,7 @@ absl::Status CheckLatent(absl::string_view model, const TransformerConfig& confi
                           : config.qk_norm          ? "qk_norm"
                           : config.window > 0       ? "window"
                           : config.norm_offset != 0 ? "norm_offset"
+                          : config.attention_sinks  ? "attention_sinks"
                                                     : nullptr;
   if (has != nullptr) {
     return InvalidArgument({model, ": ", has, " is set, which latent attention has not; clear it, ",
@@ -109,6 +111,25 @@ absl::Status CheckGroups(absl::string_view model, const TransformerConfig& confi
                           absl::StrCat(picked * of_group), " experts; give no more than those"});
 }
 
+absl::Status CheckClamp(absl::string_view model, const TransformerConfig& config) {
+  if (!config.expert_clamp) return absl::OkStatus();
+  const bool is_sigmoid = config.router_score == RouterScore::kSigmoid;
+  const char* const has = is_sigmoid                 ? "router_score"
+                          : config.shared_hidden > 0 ? "shared_hidden"
+                          : config.mixtral_names     ? "mixtral_names"
+                                                     : nullptr;
+  if (has != nullptr) {
+    return InvalidArgument({model, ": ", has, " is set, which mixtures with an expert_clamp have ",
+                            "not; clear one of them"});
+  }
+  if (std::isfinite(config.expert_clamp->slope) && config.expert_clamp->limit > 0) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      {model, ": expert_clamp has slope ", absl::StrCat(config.expert_clamp->slope), " and limit ",
+       absl::StrCat(config.expert_clamp->limit), "; give a finite slope, and a limit above 0"});
+}
+
 absl::Status CheckMixture(absl::string_view model, const TransformerConfig& config) {
   if (config.experts == 0) return CheckNoMixture(model, config);
   DT_RETURN_IF_ERROR(internal::CheckSizes(
@@ -120,6 +141,7 @@ absl::Status CheckMixture(absl::string_view model, const TransformerConfig& conf
   }
   DT_RETURN_IF_ERROR(CheckDenseLayers(model, config));
   DT_RETURN_IF_ERROR(CheckGroups(model, config));
+  DT_RETURN_IF_ERROR(CheckClamp(model, config));
   const char* const has = config.mlp_bias            ? "mlp_bias"
                           : config.fused_projections ? "fused_projections"
                           : config.gelu_gate         ? "gelu_gate"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/rope_config.h"
 #include "dtensor/nn/transformer.h"
@@ -14,7 +15,8 @@ namespace {
 
 using internal::ConfigReader;
 
-// Layers of a gemma3_text, and where newer files have their rotary embeddings.
+// Layers of a gemma3_text and a gpt_oss, and where the former's newer files have their rotary
+// embeddings.
 constexpr absl::string_view kFullAttention = "full_attention",
                             kSlidingAttention = "sliding_attention",
                             kFullRope = "rope_parameters.full_attention",
@@ -28,8 +30,9 @@ struct Kind {
   int64_t heads = 32;
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double norm_eps = 1e-6, rope_theta = 10000;
-  // qkv_biased: unless the file says otherwise, by qkv_bias.
+  // qkv_biased, usually_biased: unless the file says otherwise, by qkv_bias or attention_bias.
   bool always_biased = false, may_be_biased = false, may_bias_mlp = false, qkv_biased = false;
+  bool usually_biased = false;
   bool qk_norm = false;
   enum class Window {
     kNone,
@@ -39,7 +42,15 @@ struct Kind {
     kIfUsedByAll,
     kNever
   } window = Window::kNone;
-  enum class Mixture { kNone, kMixtral, kQwen2, kQwen3, kGlm4, kDeepSeek } mixture = Mixture::kNone;
+  enum class Mixture {
+    kNone,
+    kMixtral,
+    kQwen2,
+    kQwen3,
+    kGlm4,
+    kDeepSeek,
+    kGptOss
+  } mixture = Mixture::kNone;
   struct Experts {
     int64_t number = 0, of_token = 0, hidden = 0, shared_hidden = 0;
     int64_t first_dense = 0, groups = 1, picked_groups = 1;  // of sigmoid routers
@@ -100,6 +111,20 @@ constexpr Kind kKinds[] = {
      .mixture = Mixture::kGlm4,
      .experts = {.number = 128, .of_token = 8, .hidden = 1408, .first_dense = 1},
      .rotary_share = 0.5},
+    {.type = "gpt_oss",
+     .vocab = 201088,
+     .dim = 2880,
+     .layers = 36,
+     .hidden = 2880,
+     .kv_heads = 8,
+     .heads = 64,
+     .head_dim = 64,
+     .norm_eps = 1e-5,
+     .rope_theta = 150000,
+     .may_be_biased = true,
+     .usually_biased = true,
+     .mixture = Mixture::kGptOss,
+     .experts = {.number = 128, .of_token = 4}},
     {.type = "llama", .hidden = 11008, .may_be_biased = true, .may_bias_mlp = true},
     {.type = "mistral", .hidden = 14336, .kv_heads = 8, .window = Window::kAlways},
     {.type = "mixtral",
@@ -155,9 +180,9 @@ const Kind& KindOf(ConfigReader& json) {
     json.OnlyModel(kind.type);
     return kind;
   }
-  json.Refuse("model_type",
-              "this reads the configuration of a deepseek_v3, gemma, gemma3_text, glm4_moe, llama, "
-              "mistral, mixtral, qwen2, qwen2_moe, qwen3 or qwen3_moe");
+  const auto name = [](std::string* out, const Kind& kind) { absl::StrAppend(out, kind.type); };
+  json.Refuse("model_type", absl::StrCat("this reads the configuration of one of ",
+                                         absl::StrJoin(kKinds, ", ", name)));
   return kKinds[0];
 }
 
@@ -165,7 +190,7 @@ void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config)
   constexpr absl::string_view kAttention = "attention_bias", kMlp = "mlp_bias";
   config.qkv_bias = kind.always_biased;
   if (kind.qkv_biased) config.qkv_bias = json.Flag("qkv_bias", true);
-  if (kind.may_be_biased) config.qkv_bias = json.Flag(kAttention, false);
+  if (kind.may_be_biased) config.qkv_bias = json.Flag(kAttention, kind.usually_biased);
   config.o_bias = config.qkv_bias && kind.may_be_biased && kind.mixture != Mixture::kGlm4;
   if (kind.may_bias_mlp) config.mlp_bias = json.Flag(kMlp, false);
 }
@@ -254,6 +279,12 @@ void ReadExperts(ConfigReader& json, const Kind& kind, TransformerConfig& config
     }
     return;
   }
+  if (kind.mixture == Mixture::kGptOss) {
+    config.hidden = json.Size("intermediate_size", kind.hidden);
+    config.expert_clamp = {json.Number("swiglu_alpha", 1.702), json.Number("swiglu_limit", 7)};
+    if (config.expert_clamp->limit == 0) json.Refuse("swiglu_limit", "give a number above 0");
+    return;
+  }
   config.hidden = json.Size("moe_intermediate_size", kind.experts.hidden);
   if (HasSigmoids(kind)) {
     ReadSigmoidRouter(json, kind, config);
@@ -295,11 +326,13 @@ void ReadLatent(ConfigReader& json, TransformerConfig& config) {
   config.attention_scale = amplitude * amplitude / std::sqrt(static_cast<double>(config.head_size));
 }
 
-// Every sixth layer sees all tokens, or those that the file lists.
-void ReadFullLayers(ConfigReader& json, TransformerConfig& config) {
+// Layers have windows, but for each `step`-th one, or for those that the file lists.
+void ReadWindows(ConfigReader& json, int64_t window, int64_t step, TransformerConfig& config) {
+  if (json.IsNull("sliding_window"))
+    json.Refuse("sliding_window", "give the window of those layers that have one");
+  config.window = json.Size("sliding_window", window, int64_t{1} << 40);
   constexpr absl::string_view kTypes = "layer_types";
   const std::vector<std::string> types = json.Texts(kTypes);
-  const int64_t step = json.Size("sliding_window_pattern", 6, ConfigReader::kMaxLayers);
   if (!json.status().ok()) return;
   if (json.Has(kTypes) && static_cast<int64_t>(types.size()) != config.layers) {
     return json.Refuse(kTypes, absl::StrCat("give one for each of ", config.layers, " layers"));
@@ -318,10 +351,7 @@ void ReadGemma3(ConfigReader& json, TransformerConfig& config) {
   config.post_norms = true;
   config.attention_scale =
       1 / std::sqrt(static_cast<double>(json.Size("query_pre_attn_scalar", 256)));
-  if (json.IsNull("sliding_window"))
-    json.Refuse("sliding_window", "give the window of those layers that have one");
-  config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
-  ReadFullLayers(json, config);
+  ReadWindows(json, 4096, json.Size("sliding_window_pattern", 6, ConfigReader::kMaxLayers), config);
   json.OnlyText(absl::StrCat(kWindowRope, ".rope_type"), "default",
                 "the positions of layers with a window are not scaled");
   const std::string inside = absl::StrCat(kWindowRope, ".rope_theta");
@@ -347,6 +377,20 @@ void ReadGemma(ConfigReader& json, const Kind& kind, TransformerConfig& config) 
     json.Never(cap, "there is no softcapping");
   }
   if (is_third) ReadGemma3(json, config);
+}
+
+// Sinks, windows in every other layer, and scaled positions if the file does not say how.
+void ReadGptOss(ConfigReader& json, TransformerConfig& config) {
+  config.attention_sinks = true;
+  ReadWindows(json, 128, 2, config);
+  if (json.HasObject("rope_scaling") || json.HasObject(internal::kRopeParameters)) return;
+  constexpr double kFactor = 32;
+  config.rope_scaling = {.factor = kFactor,
+                         .low = 1,
+                         .high = 32,
+                         .trained = 4096,
+                         .transition = RopeTransition::kByPairs,
+                         .amplitude = internal::YarnAmplitude(kFactor, 1)};
 }
 
 }  // namespace
@@ -381,6 +425,7 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   config.rope_theta = internal::ReadRopeTheta(json, kind.rope_theta, config.rope_scaling, rope);
   if (is_latent) ReadLatent(json, config);
   if (kind.gemma != Gemma::kNo) ReadGemma(json, kind, config);
+  if (kind.mixture == Mixture::kGptOss) ReadGptOss(json, config);
   ReadBiases(json, kind, config);
   ReadWindow(json, kind, config);
   DT_RETURN_IF_ERROR(json.status());

@@ -63,6 +63,10 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, in
         std::make_unique<RmsNormLayer>(head_dim_, config.norm_eps, config.norm_offset));
     AddChild(name, norms_.back().get());
   }
+  if (config.attention_sinks) {
+    sinks_ = Parameter::New({heads_}, ParameterInit::Normal(config.init_stddev));
+    AddParameter("sinks", sinks_);
+  }
   attention_options().scale = config.attention_scale;
   if (config.has_window(layer)) attention_options().mask = *AttentionMask::Window(config.window);
 }
@@ -90,11 +94,13 @@ absl::StatusOr<std::vector<DistributedTensor>> GroupedQueryAttention::Project(
 }
 
 TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
+  DT_RETURN_IF_ERROR(CheckHidden("GroupedQueryAttention", x));
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> qkv, Project(x));
   const RopeOptions rope = slot_.Positioned(rope_);
   const TensorOr q = PartRotated(qkv[0], rope, rotary_dim_);
   const TensorOr k = PartRotated(qkv[1], rope, rotary_dim_);
-  const TensorOr mixed = slot_.Attend(q, k, qkv[2], attention_options());
+  const TensorOr sinks = sinks_ != nullptr ? sinks_->ValueOn(x.mesh()) : DistributedTensor();
+  const TensorOr mixed = slot_.Attend(q, k, qkv[2], attention_options(), sinks);
   return o_(Reshape(mixed, {x.shape()[0], x.shape()[1], heads_ * head_dim_}));
 }
 

@@ -8,15 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "dtensor/ops/expert_picks.h"
+#include "dtensor/ops/expert_tokens.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/ops/token_exchange.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
-#include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/reduce.h"
 #include "dtensor/tensor/dispatch.h"
 #include "dtensor/tensor/op_helpers.h"
 
@@ -24,122 +21,10 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-enum Operand { kX, kExperts, kWeights, kGate, kUp, kDown };
-// The exchanges of a call.
-enum ExchangeNumber { kThere, kBack, kThereInBackward, kBackInBackward };
+enum Operand { kGate = kFirstMatrices, kUp, kDown };
 
 absl::Status ExpertMlpCheck(Specs operands, AttrsView) {
-  const auto refuse = [&](absl::string_view why) {
-    return InvalidArgument({"ExpertMlp: ", why, " (", SpecsText(operands), ")"});
-  };
-  for (const int i : {kX, kExperts, kWeights}) {
-    if (operands[i]->ndim() > 0) continue;
-    return refuse("x, experts and weights have at least one dimension; Reshape them first");
-  }
-  const Spec &x = *operands[kX], &experts = *operands[kExperts], &weights = *operands[kWeights];
-  for (const int i : {kWeights, kGate, kUp, kDown}) {
-    if (operands[i]->dtype == x.dtype) continue;
-    return refuse("x, weights, gate, up and down have unlike types; Cast them to that of x");
-  }
-  const auto tokens = [](const Spec& spec) {
-    return absl::MakeConstSpan(spec.shape).first(spec.ndim() - 1);
-  };
-  if (tokens(x) == tokens(experts) && experts.shape == weights.shape) return absl::OkStatus();
-  return refuse(
-      "x is [tokens..., features], experts and weights are [tokens..., choices], with the same "
-      "tokens; Reshape or Expand them");
-}
-
-// [..., n] as [rows, n].
-absl::StatusOr<Tensor> AsRows(Device& device, const Tensor& x) {
-  const int64_t shape[] = {NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1)),
-                           x.shape().back()};
-  return ReshapeLocal(device, x, shape);
-}
-
-// The tokens that this rank's experts work on, one row each: this rank's own, or those that it was
-// sent.
-struct AtExperts {
-  TokenExchange exchange;
-  Tensor x, weights, dy;  // dy: in backward
-};
-
-// The rows of x that are sent, and room for those that are received.
-absl::StatusOr<SentTensor> Outgoing(const RankCall& call, const TokenExchange& exchange,
-                                    const Tensor& x) {
-  Device& device = call.device();
-  SentTensor rows;
-  DT_ASSIGN_OR_RETURN(rows.from,
-                      Tensor::Empty(device, x.dtype(), {exchange.num_sent(), x.size(1)}));
-  DT_ASSIGN_OR_RETURN(rows.to,
-                      Tensor::Empty(device, x.dtype(), {exchange.num_received(), x.size(1)}));
-  DT_RETURN_IF_ERROR(kernels::Embedding(device, exchange.sent(), x,
-                                        IndexSet::Interval(0, x.size(0)), x.size(0), rows.from));
-  return rows;
-}
-
-// Brings the tokens to the experts. `dy`: null in forward.
-template <typename Call>
-absl::StatusOr<AtExperts> ToExperts(const Call& call, const Tensor* dy) {
-  Device& device = call.device();
-  DT_ASSIGN_OR_RETURN(TokenExchange exchange, TokenExchange::Create(call, call.operands[kExperts]));
-  AtExperts there{std::move(exchange), {}, {}, {}};
-  DT_ASSIGN_OR_RETURN(there.x, AsRows(device, call.operands[kX]));
-  DT_ASSIGN_OR_RETURN(there.weights, AsRows(device, call.operands[kWeights]));
-  if (dy != nullptr) {
-    DT_ASSIGN_OR_RETURN(there.dy, AsRows(device, *dy));
-  }
-  if (there.exchange.is_alone()) return there;
-  std::vector<SentTensor> rows;
-  for (Tensor* const one : {&there.x, &there.weights, &there.dy}) {
-    if (!one->defined()) continue;
-    DT_ASSIGN_OR_RETURN(rows.emplace_back(), Outgoing(call, there.exchange, *one));
-    *one = rows.back().to;
-  }
-  DT_RETURN_IF_ERROR(there.exchange.ToExperts(rows, dy == nullptr ? kThere : kThereInBackward));
-  return there;
-}
-
-// A result of the experts, a row for each token that they worked on, and where its tokens are to
-// get it: the sum of what the ranks made of them.
-struct Contribution {
-  Tensor rows, into;
-};
-absl::Status ToTokens(const RankCall& call, const TokenExchange& exchange,
-                      absl::Span<const Contribution> made, int number) {
-  if (exchange.is_alone()) return absl::OkStatus();  // `rows` and `into` are one tensor
-  Device& device = call.device();
-  std::vector<SentTensor> moved;
-  for (const Contribution& one : made) {
-    DT_ASSIGN_OR_RETURN(Tensor back, Tensor::Empty(device, one.rows.dtype(),
-                                                   {exchange.num_sent(), one.rows.size(1)}));
-    moved.push_back({one.rows, std::move(back)});
-  }
-  DT_RETURN_IF_ERROR(exchange.ToTokens(moved, number));
-  for (size_t i = 0; i < made.size(); ++i) {
-    DT_RETURN_IF_ERROR(kernels::EmbeddingGrad(device, exchange.sent(), moved[i].to,
-                                              IndexSet::Interval(0, made[i].into.size(0)),
-                                              made[i].into));
-  }
-  return absl::OkStatus();
-}
-
-// Where the experts write what belongs into `result`, [tokens..., n].
-absl::StatusOr<Contribution> MakeRows(const RankCall& call, const TokenExchange& exchange,
-                                      const Tensor& result) {
-  DT_ASSIGN_OR_RETURN(const Tensor into, AsRows(call.device(), result));
-  if (exchange.is_alone()) return Contribution{into, into};
-  DT_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(call.device(), into.dtype(),
-                                                 {exchange.num_received(), into.size(1)}));
-  return Contribution{std::move(rows), into};
-}
-
-absl::StatusOr<Picks> PicksOf(const RankCall& call, const TokenExchange& exchange) {
-  DT_ASSIGN_OR_RETURN(
-      ExpertRouting routing,
-      RouteToExperts(call.device(), exchange.picked(), call.OperandIndices(kGate, 0),
-                     call.decision.operands[kGate]->shape[0]));
-  return Picks(call.device(), std::move(routing));
+  return CheckExpertOperands("ExpertMlp", operands);
 }
 
 // What forward and backward compute first: a row for each pick.
@@ -152,11 +37,6 @@ struct Hidden {
     DT_RETURN_IF_ERROR(kernels::SiluMul(device, gate, up, out));
     return out;
   }
-  // rows *= weights.
-  absl::Status Weigh(Device& device, const Tensor& rows) const {
-    return kernels::Binary(device, kernels::BinaryOp::kMul, rows, weights.BroadcastTo(rows.shape()),
-                           rows);
-  }
 };
 
 template <typename Call>
@@ -164,9 +44,7 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const AtExperts& there, const 
   Device& device = call.device();
   Hidden hidden;
   DT_ASSIGN_OR_RETURN(hidden.x, picks.OfTokens(there.x));
-  DT_ASSIGN_OR_RETURN(const Tensor weights,
-                      ReshapeLocal(device, there.weights, {there.weights.numel(), 1}));
-  DT_ASSIGN_OR_RETURN(hidden.weights, picks.OfChoices(weights));
+  DT_ASSIGN_OR_RETURN(hidden.weights, WeightsOf(device, there, picks));
   for (const auto& [i, out] : {std::pair(kGate, &hidden.gate), std::pair(kUp, &hidden.up)}) {
     DT_ASSIGN_OR_RETURN(const Tensor matrices, Contiguous(device, call.operands[i]));
     DT_ASSIGN_OR_RETURN(*out, picks.Rows(there.x, matrices.size(1)));
@@ -177,17 +55,17 @@ absl::StatusOr<Hidden> HiddenOf(const Call& call, const AtExperts& there, const 
 
 absl::Status Forward(const OpCall& call) {
   Device& device = call.device();
-  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call, nullptr));
+  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call));
   DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, there.exchange));
   DT_ASSIGN_OR_RETURN(const Hidden hidden, HiddenOf(call, there, picks));
   DT_ASSIGN_OR_RETURN(const Tensor h, hidden.Activated(device));
-  DT_RETURN_IF_ERROR(hidden.Weigh(device, h));
+  DT_RETURN_IF_ERROR(Weigh(device, hidden.weights, h));
   DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device, call.operands[kDown]));
   DT_ASSIGN_OR_RETURN(const Tensor y, picks.Rows(h, down.size(1)));
   DT_RETURN_IF_ERROR(picks.Multiply(h, down, /*transposed=*/true, y));
-  DT_ASSIGN_OR_RETURN(const Contribution made, MakeRows(call, there.exchange, call.results[0]));
+  DT_ASSIGN_OR_RETURN(const ExpertResult made, MakeRows(call, there.exchange, call.results[0]));
   DT_RETURN_IF_ERROR(picks.AddToTokens(y, made.rows));
-  return ToTokens(call, there.exchange, {made}, kBack);
+  return ToTokens(call, there.exchange, made);
 }
 
 // With a = silu(gate) * up, h = w a and y = h down^T for each pick:
@@ -204,11 +82,10 @@ class Gradients {
   absl::Status Write() {
     DT_ASSIGN_OR_RETURN(const Tensor dh, WriteOutputs());
     if (call_.wants(kX) || call_.wants(kGate) || call_.wants(kUp)) {
-      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, dh));
+      DT_RETURN_IF_ERROR(Weigh(device_, hidden_.weights, dh));
       DT_RETURN_IF_ERROR(WriteInputs(dh));
     }
-    return made_.empty() ? absl::OkStatus()
-                         : ToTokens(call_, there_.exchange, made_, kBackInBackward);
+    return ToTokens(call_, there_.exchange, made_);
   }
 
  private:
@@ -219,24 +96,15 @@ class Gradients {
     DT_ASSIGN_OR_RETURN(const Tensor down, Contiguous(device_, call_.operands[kDown]));
     DT_ASSIGN_OR_RETURN(const Tensor dh, picks_.Rows(dy, down.size(2)));
     DT_RETURN_IF_ERROR(picks_.Multiply(dy, down, /*transposed=*/false, dh));
-    if (call_.wants(kWeights)) DT_RETURN_IF_ERROR(WriteWeights(dh, activated));
+    if (call_.wants(kWeights)) {
+      DT_ASSIGN_OR_RETURN(const Tensor dots, Dots(device_, picks_, dh, activated));
+      DT_ASSIGN_OR_RETURN(made_.emplace_back(), WeightGradients(call_, there_, picks_, dots));
+    }
     if (call_.wants(kDown)) {
-      DT_RETURN_IF_ERROR(hidden_.Weigh(device_, activated));
+      DT_RETURN_IF_ERROR(Weigh(device_, hidden_.weights, activated));
       DT_RETURN_IF_ERROR(picks_.Contract(dy, activated, call_.gradients[kDown]));
     }
     return dh;
-  }
-
-  absl::Status WriteWeights(const Tensor& dh, const Tensor& activated) {
-    DT_ASSIGN_OR_RETURN(const Tensor products, Tensor::Empty(device_, dh.dtype(), dh.shape()));
-    DT_RETURN_IF_ERROR(kernels::Binary(device_, kernels::BinaryOp::kMul, dh, activated, products));
-    DT_ASSIGN_OR_RETURN(const Tensor sums, picks_.Rows(dh, 1));
-    DT_RETURN_IF_ERROR(kernels::Reduce(device_, ReduceOp::kSum, products, {1}, sums));
-    DT_ASSIGN_OR_RETURN(made_.emplace_back(),
-                        MakeRows(call_, there_.exchange, call_.gradients[kWeights]));
-    const Tensor& rows = made_.back().rows;
-    DT_ASSIGN_OR_RETURN(const Tensor out, rows.Reshape({rows.numel(), 1}));
-    return picks_.AddToChoices(sums, out);
   }
 
   // The gradients of x, gate and up, from that of their activated products.
@@ -263,11 +131,11 @@ class Gradients {
   const AtExperts& there_;
   const Picks& picks_;
   Hidden hidden_;
-  std::vector<Contribution> made_;  // that belong to tokens
+  std::vector<ExpertResult> made_;  // that belong to tokens
 };
 
 absl::Status Backward(const GradCall& call) {
-  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call, &call.result_gradients[0]));
+  DT_ASSIGN_OR_RETURN(const AtExperts there, ToExperts(call));
   DT_ASSIGN_OR_RETURN(const Picks picks, PicksOf(call, there.exchange));
   DT_ASSIGN_OR_RETURN(Hidden hidden, HiddenOf(call, there, picks));
   return Gradients(call, there, picks, std::move(hidden)).Write();
@@ -301,7 +169,7 @@ const OpDef kExpertMlpOp = {
 
 }  // namespace
 
-absl::Span<const OpDef* const> ExpertOps() {
+absl::Span<const OpDef* const> ExpertMlpOps() {
   static constexpr const OpDef* kOps[] = {&kExpertMlpOp};
   return kOps;
 }

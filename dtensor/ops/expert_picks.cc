@@ -3,7 +3,9 @@
 #include "dtensor/ops/batched_product.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/runtime/kernels/reduce.h"
 
 namespace dtensor::internal {
 namespace {
@@ -37,6 +39,23 @@ absl::Status Picks::Contract(const Tensor& a, const Tensor& b, const Tensor& mat
   for (int64_t e = 0; e < routing_.experts(); ++e) {
     DT_RETURN_IF_ERROR(
         MatrixProduct(device_, RowsOf(a, e).Transpose(0, 1), RowsOf(b, e), MatrixOf(matrices, e)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Picks::AddBias(const Tensor& biases, const Tensor& rows) const {
+  for (int64_t e = 0; e < routing_.experts(); ++e) {
+    const Tensor sums = RowsOf(rows, e);
+    DT_RETURN_IF_ERROR(kernels::Binary(device_, kernels::BinaryOp::kAdd, sums,
+                                       biases.Narrow(0, e, 1).BroadcastTo(sums.shape()), sums));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Picks::SumRows(const Tensor& rows, const Tensor& biases) const {
+  for (int64_t e = 0; e < routing_.experts(); ++e) {
+    DT_RETURN_IF_ERROR(
+        kernels::Reduce(device_, ReduceOp::kSum, RowsOf(rows, e), {0}, biases.Narrow(0, e, 1)));
   }
   return absl::OkStatus();
 }

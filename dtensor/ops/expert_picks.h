@@ -41,6 +41,10 @@ class Picks {
   // matrices[expert] = a^T b, a sum over the expert's picks: 0 if it has none. a, b: a row for each
   // pick.
   absl::Status Contract(const Tensor& a, const Tensor& b, const Tensor& matrices) const;
+  // For row-major biases [this rank's experts, n]: rows += biases[expert]; and biases[expert] = the
+  // sum of the expert's rows, 0 if it has none.
+  absl::Status AddBias(const Tensor& biases, const Tensor& rows) const;
+  absl::Status SumRows(const Tensor& rows, const Tensor& biases) const;
 
  private:
   absl::StatusOr<Tensor> Gather(const Tensor& x, const Tensor& at) const;

@@ -164,7 +164,14 @@ struct BincountAttrs {
 absl::Span<const OpDef* const> EmbeddingOps();
 
 // expert_mlp.cc
-absl::Span<const OpDef* const> ExpertOps();
+absl::Span<const OpDef* const> ExpertMlpOps();
+
+// clamped_expert_mlp.cc
+struct SwiGluClampAttrs {
+  SwiGluClamp clamp = {};
+  auto fields() const { return std::tie(clamp.slope, clamp.limit); }
+};
+absl::Span<const OpDef* const> ClampedExpertMlpOps();
 
 // rope.cc
 struct RopeAttrs {

@@ -26,6 +26,7 @@
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/rope_scaling.h"
+#include "dtensor/runtime/core/swiglu_clamp.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -242,6 +243,30 @@ TensorOr Bincount(const TensorOr& ids, int64_t n, DType dtype = DType::kF32);
 // it ends the world.
 TensorOr ExpertMlp(const TensorOr& x, const TensorOr& experts, const TensorOr& weights,
                    const TensorOr& gate, const TensorOr& up, const TensorOr& down);
+// The experts of GPT-OSS; else as ExpertMlp. Of each pick, with (gate, up, gate, up, ...) =
+// x gate_up[id] + gate_up_bias[id],
+//
+//   y = sum over j of weights[j] (h down[id] + down_bias[id])
+//   h = (u + 1) g sigmoid(slope g),  g = min(gate, limit), u = min(max(up, -limit), limit)
+//
+// for gate_up [e, i, 2 f], gate_up_bias [e, 2 f], down [e, f, d] and down_bias [e, d]: matrices
+// multiply from the right, as that model's files have them. A gate stays with its up:
+//
+//   "... i!, ... c @e, ... c, e<... i! (f p!), e<... (f p!), e<... f d, e<... d -> ... d"
+TensorOr ClampedExpertMlp(const TensorOr& x, const TensorOr& experts, const TensorOr& weights,
+                          const TensorOr& gate_up, const TensorOr& gate_up_bias,
+                          const TensorOr& down, const TensorOr& down_bias,
+                          const SwiGluClamp& clamp = {});
+// Attention with a sink for each head: its softmax counts one more key, whose score is the sink for
+// all queries, and whose value is 0. So a query may attend to little (GPT-OSS; Xiao et al.,
+// "Efficient Streaming Language Models with Attention Sinks", 2023):
+//
+//   o_i = sum_j exp(s_ij) v_j / (exp(sinks[h]) + sum_j exp(s_ij))
+//
+// sinks [hq], of q's type. All else is as for Attention: sinks do not change what moves, and are
+// themselves wanted as the heads are sharded.
+TensorOr AttentionWithSinks(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                            const TensorOr& sinks, const AttentionOptions& options);
 // Rotary embedding (rotate-half) of x [b, t, h, d] (floats). The positions in dimension 1 are
 // global: offset..offset+t-1. "b t h d! -> b t h d!". d is even, theta > 0, 0 <= offset < 2^40.
 // Another offset, as in each step of decoding, needs no new dispatch decision.

@@ -439,7 +439,7 @@ std::vector<Refusal> Refusals() {
        [experts](auto& m) {
          return experts(m, {4, 3}, {4, 2}, DType::kBF16);
        },
-       {"ExpertMlp", "unlike types", "bf16", "Cast"}},
+       {"ExpertMlp", "have one type", "bf16", "Cast"}},
       {"tokens of other features",
        [experts](auto& m) {
          return experts(m, {4, 2}, {4, 2}, DType::kF32);

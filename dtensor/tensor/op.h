@@ -147,7 +147,7 @@ struct Decision : Counted {
   // Whether this rank is on the operands' mesh. If not, a call has no kernel to run: it only says
   // what the results are, and is recorded like any other.
   bool on_mesh = true;
-  // The Context's, if op->choose_layouts depends on them; else null.
+  // The Context's when this was worked out.
   std::shared_ptr<const RedistributionOptions> options;
   std::shared_ptr<const OpState> state;
   absl::InlinedVector<SpecPtr, 8> kept;  // owns all the above
@@ -252,7 +252,7 @@ struct GradCall : RankCall {
   SavedTensors operands;  // as the forward saw them
   SavedTensors results;
   // In the layouts decision.result_gradient_specs, with any strides, including 0 (as for the
-  // gradient of a sum's operand).
+  // gradient of a sum's operand). Undefined where op.optional_result_gradients allows it.
   absl::Span<const Tensor> result_gradients;
   OperandGradients gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
   uint32_t wanted = 0;         // bit i: the gradient of operand i is wanted
@@ -275,7 +275,7 @@ struct OpDef {
   // kInvalidArgument with operator, shapes and remedy. Results have the type of operand 0, or the
   // one that `result_dtype` returns.
   TypeSet types = TypeSet::All();
-  std::array<TypeSet, 6> operand_types = {};
+  std::array<TypeSet, 7> operand_types = {};
   absl::Status (*check)(absl::Span<const Spec* const> operands, AttrsView attrs) = nullptr;
   DType (*result_dtype)(absl::Span<const Spec* const> operands, AttrsView attrs,
                         int result) = nullptr;
@@ -301,6 +301,9 @@ struct OpDef {
   // autograd.h). 0: no promise. Not together with sets_gradients.
   static constexpr uint32_t kAlone = uint32_t{1} << 31;
   std::array<uint32_t, 3> separate_gradients = {};
+  // Bit i: where no gradient arrives for result i, backward gets an undefined tensor; else zeros.
+  // For a result that few programs use, as Attention's lse.
+  uint32_t optional_result_gradients = 0;
   // A view operator: results are not allocated; forward sets them, with the decision's local shapes
   // and types. They may share the operands' storage.
   bool view = false;

@@ -47,6 +47,10 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
                                    Call& call) {
   const Decision& decision = *node.decision;
   for (size_t r = 0; r < slots.size(); ++r) {
+    if (slots[r].empty() && (decision.op->optional_result_gradients >> r & 1) != 0) {
+      call.result_gradients.emplace_back();
+      continue;
+    }
     const Spec* wanted =
         passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
     const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));

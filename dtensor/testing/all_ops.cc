@@ -9,12 +9,28 @@ namespace dtensor::internal {
 
 std::vector<const OpDef*> AllOps() {
   std::vector<const OpDef*> all;
-  for (const absl::Span<const OpDef* const> family :
-       {MatMulOps(),      EinsumOps(),    ArithmeticOps(), FunctionOps(), ComparisonOps(),
-        CastOps(),        DropoutOps(),   NormOps(),       SoftmaxOps(),  ReduceOps(),
-        ScanOps(),        ExtremumOps(),  ViewOps(),       SliceOps(),    ConcatOps(),
-        WindowsOps(),     EmbeddingOps(), ExpertOps(),     RopeOps(),     AttentionOps(),
-        CrossEntropyOps()}) {
+  for (const absl::Span<const OpDef* const> family : {MatMulOps(),
+                                                      EinsumOps(),
+                                                      ArithmeticOps(),
+                                                      FunctionOps(),
+                                                      ComparisonOps(),
+                                                      CastOps(),
+                                                      DropoutOps(),
+                                                      NormOps(),
+                                                      SoftmaxOps(),
+                                                      ReduceOps(),
+                                                      ScanOps(),
+                                                      ExtremumOps(),
+                                                      ViewOps(),
+                                                      SliceOps(),
+                                                      ConcatOps(),
+                                                      WindowsOps(),
+                                                      EmbeddingOps(),
+                                                      ExpertMlpOps(),
+                                                      ClampedExpertMlpOps(),
+                                                      RopeOps(),
+                                                      AttentionOps(),
+                                                      CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

@@ -9,6 +9,7 @@
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/attention.h"
 #include "dtensor/runtime/kernels/cuda/attention.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -208,7 +209,7 @@ absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const T
 }
 
 absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
-                            const Tensor& delta) {
+                            const Tensor& delta, const Tensor& dlse) {
   AttentionDeltaArgs args;
   AttentionSizes& sizes = args.sizes;
   sizes.dtype = dout.dtype();
@@ -221,7 +222,10 @@ absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
   args.operands.o = OperandOf(o);
   args.operands.dout = OperandOf(dout);
   args.operands.delta = StatisticsOf(delta);
-  return kAttentionDelta.Run(device, {sizes.dtype}, args);
+  DT_RETURN_IF_ERROR(kAttentionDelta.Run(device, {sizes.dtype}, args));
+  if (!dlse.defined()) return absl::OkStatus();
+  CheckStatistics(sizes, dlse);
+  return Binary(device, BinaryOp::kSub, delta, dlse, delta);
 }
 
 absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,

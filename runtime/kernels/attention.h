@@ -69,9 +69,10 @@ absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const T
                        const AttentionStep& step, const AttentionCarry* carry, const Tensor& o,
                        const Tensor& lse);
 
-// delta = rowsum(do * o), wide. o has the type of do.
+// delta = rowsum(do * o), wide. o has the type of do. `dlse`: the gradient of lse, which is
+// subtracted, or undefined.
 absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
-                            const Tensor& delta);
+                            const Tensor& delta, const Tensor& dlse = Tensor());
 
 // With the final lse and delta: p = exp(scale q k^T - lse), dv = p^T do, ds = p * (do v^T - delta),
 // dq = scale ds k, dk = scale ds^T q (summed over the query heads of a group).
@@ -80,8 +81,9 @@ absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
 // Gradients have one type: q's or wide; wide if the step is not both first and last. So dq is the
 // carry.
 //
-// `o`: the final results, from which delta was made, or null. If it has q's type, a GPU may compute
-// the step by cuDNN (cudnn.h), which needs it; everything else uses delta alone.
+// `o`: the final results, from which delta was made, or null, as it must be if the gradient of lse
+// is in delta: d lse / ds = p, so ds = p * (do v^T - (rowsum(do * o) - dlse)). If it has q's type,
+// a GPU may compute the step by cuDNN (cudnn.h), which needs it; everything else uses delta alone.
 absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Tensor& lse, const Tensor& delta, const Tensor& dout,
                            const AttentionStep& step, const Tensor& dq, const Tensor& dk,

@@ -63,6 +63,15 @@ constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {.name = "SiluMulGrad",
                                                     .host = cpu::SiluMulGrad,
                                                     .cuda = DT_ON_CUDA(cuda::SiluMulGrad),
                                                     .work = WorkOnOperands<SiluMulGradArgs>};
+constexpr ByDevice<ClampedSwiGluArgs> kClampedSwiGlu = {.name = "ClampedSwiGlu",
+                                                        .host = cpu::ClampedSwiGlu,
+                                                        .cuda = DT_ON_CUDA(cuda::ClampedSwiGlu),
+                                                        .work = WorkOnOperands<ClampedSwiGluArgs>};
+constexpr ByDevice<ClampedSwiGluGradArgs> kClampedSwiGluGrad = {
+    .name = "ClampedSwiGluGrad",
+    .host = cpu::ClampedSwiGluGrad,
+    .cuda = DT_ON_CUDA(cuda::ClampedSwiGluGrad),
+    .work = WorkOnOperands<ClampedSwiGluGradArgs>};
 
 void CheckAlike(const Tensor& a, const Tensor& b) {
   DT_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype());
@@ -175,6 +184,22 @@ absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, c
   CheckFloats({&gate, &up, &dy}, {&dgate, &dup});
   return kSiluMulGrad.Run(device, {gate.dtype()},
                           {gate.dtype(), {{&gate, &up, &dy}, {&dgate, &dup}}});
+}
+
+absl::Status ClampedSwiGlu(Device& device, const Tensor& gate, const Tensor& up,
+                           const SwiGluClamp& clamp, const Tensor& y) {
+  CheckFloats({&gate, &up}, {&y});
+  return kClampedSwiGlu.Run(device, {gate.dtype()},
+                            {gate.dtype(), clamp.slope, clamp.limit, {{&gate, &up}, {&y}}});
+}
+
+absl::Status ClampedSwiGluGrad(Device& device, const Tensor& gate, const Tensor& up,
+                               const SwiGluClamp& clamp, const Tensor& dy, const Tensor& dgate,
+                               const Tensor& dup) {
+  CheckFloats({&gate, &up, &dy}, {&dgate, &dup});
+  return kClampedSwiGluGrad.Run(
+      device, {gate.dtype()},
+      {gate.dtype(), clamp.slope, clamp.limit, {{&gate, &up, &dy}, {&dgate, &dup}}});
 }
 
 }  // namespace dtensor::kernels

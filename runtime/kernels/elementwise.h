@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/swiglu_clamp.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
@@ -57,6 +58,13 @@ absl::Status BinaryGrad(Device& device, BinaryOp op, int operand, const Tensor& 
 absl::Status SiluMul(Device& device, const Tensor& gate, const Tensor& up, const Tensor& y);
 absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, const Tensor& dy,
                          const Tensor& dgate, const Tensor& dup);
+// The product of GPT-OSS, and its gradient: y = (u + 1) * g * sigmoid(slope * g), g = min(gate,
+// limit), u = min(max(up, -limit), limit). Beyond a limit the gradient is 0.
+absl::Status ClampedSwiGlu(Device& device, const Tensor& gate, const Tensor& up,
+                           const SwiGluClamp& clamp, const Tensor& y);
+absl::Status ClampedSwiGluGrad(Device& device, const Tensor& gate, const Tensor& up,
+                               const SwiGluClamp& clamp, const Tensor& dy, const Tensor& dgate,
+                               const Tensor& dup);
 
 }  // namespace kernels
 }  // namespace dtensor

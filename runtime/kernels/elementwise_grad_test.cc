@@ -1,4 +1,5 @@
 // The gradients of elementwise.h: derivatives by formula, by differences, and where there is none.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -249,6 +250,41 @@ TEST_P(ElementwiseGradTest, SiluMulGradAgreesWithDifferences) {
              1e-7, 1e-8);
   ExpectNear(Read(dup), NumericGradient(u, dy, [&](const Doubles& at) { return forward(g, at); }),
              1e-7, 1e-8);
+}
+
+TEST_P(ElementwiseGradTest, ClampedSwiGluAndItsGradient) {
+  const SwiGluClamp clamp = {1.5, 3};
+  const int64_t rows = 5, columns = 23;
+  for (const DType dtype : kFloats) {
+    // Gates and ups that alternate, as GPT-OSS's projections give them; some at the limits.
+    Doubles both = Rounded(dtype, RandomValues(rows * columns * 2, -6, 6, 1));
+    both[0] = 3, both[2] = -3, both[1] = 3, both[3] = -3;
+    const Doubles d = Rounded(dtype, RandomValues(rows * columns, -2, 2, 3));
+    const Tensor pairs = Make(dtype, {rows, columns, 2}, both);
+    const Tensor dgate = Empty(dtype, {rows, columns}), dup = Empty(dtype, {rows, columns});
+    const auto part = [&](int64_t i) { return pairs.View({rows, columns}, {2 * columns, 2}, i); };
+    const Tensor dy = MakeTransposed(dtype, rows, columns, d), y = Empty(dtype, {rows, columns});
+    ASSERT_THAT(ClampedSwiGlu(device(), part(0), part(1), clamp, y), IsOk());
+    ASSERT_THAT(ClampedSwiGluGrad(device(), part(0), part(1), clamp, dy, dgate, dup), IsOk());
+    Doubles want_y, want_dgate, want_dup;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      const double g = std::min(both[2 * i], 3.0), u = std::clamp(both[2 * i + 1], -3.0, 3.0);
+      const double s = Sigmoid(1.5 * g);
+      want_y.push_back((u + 1) * g * s);
+      want_dgate.push_back(both[2 * i] <= 3 ? d[i] * (u + 1) * s * (1 + 1.5 * g * (1 - s)) : 0);
+      want_dup.push_back(std::abs(both[2 * i + 1]) <= 3 ? d[i] * g * s : 0);
+    }
+    ExpectNear(Read(y), want_y, Epsilon(dtype), Epsilon(dtype) * 0.1);
+    ExpectNear(Read(dgate), want_dgate, Epsilon(dtype), Epsilon(dtype) * 0.1);
+    ExpectNear(Read(dup), want_dup, Epsilon(dtype), Epsilon(dtype) * 0.1);
+  }
+}
+
+TEST_P(ElementwiseGradTest, ClampedSwiGluKeepsNaN) {
+  const Tensor x = Make(DType::kF32, {3}, {1, kNaN, kInf}), y = Empty(DType::kF32, {3});
+  const Tensor up = Make(DType::kF32, {3}, {kNaN, 1, -kInf});
+  ASSERT_THAT(ClampedSwiGlu(device(), x, up, {1, 7}, y), IsOk());
+  ExpectNear(Read(y), {kNaN, kNaN, -6 * 7 * Sigmoid(7)}, 1e-6, 0);
 }
 
 TEST_P(ElementwiseGradTest, LargeGradientsAreWrittenPastTheCache) {

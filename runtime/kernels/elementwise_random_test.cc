@@ -206,5 +206,24 @@ TEST_P(ElementwiseRandomTest, SwiGlu) {
   }
 }
 
+TEST_P(ElementwiseRandomTest, ClampedSwiGlu) {
+  const SwiGluClamp clamp = {1.702, 4};
+  for (int i = 0; i < kRounds && !HasFailure(); ++i) {
+    const DType dtype = Float();
+    const Dims shape = Shape();
+    const Twins gate = In(dtype, shape, -6, 6), up = In(dtype, shape, -6, 6);
+    const Twins dy = In(dtype, shape, -2, 2);
+    const Twins y = Out(dtype, shape), dgate = Out(dtype, shape), dup = Out(dtype, shape);
+    SCOPED_TRACE(absl::StrCat(Describe(gate), " ", Describe(up)));
+    Both([&](Side of) { return ClampedSwiGlu(of.device, of(gate), of(up), clamp, of(y)); });
+    Both([&](Side of) {
+      return ClampedSwiGluGrad(of.device, of(gate), of(up), clamp, of(dy), of(dgate), of(dup));
+    });
+    ExpectAlike("y", y, 2, 5 * Lost(dtype));
+    ExpectAlike("dgate", dgate, 2, 20 * Lost(dtype));
+    ExpectAlike("dup", dup, 2, 5 * Lost(dtype));
+  }
+}
+
 }  // namespace
 }  // namespace dtensor::kernels

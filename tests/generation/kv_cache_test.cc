@@ -117,6 +117,7 @@ TEST(KvCache, GivesWhatOthersGiveWithout) {
   ExpectAsWithout(Mixture(), {"tp=1", "tp=3", "ep=2", "ep=2,tp=3", "cp=2,ep=2"});
   ExpectAsWithout(Glm(), {"tp=1", "tp=3", "ep=2,tp=3"});
   ExpectAsWithout(DeepSeek(), {"tp=1", "tp=3", "dp=2", "ep=2,tp=3", "cp=2"});
+  ExpectAsWithout(GptOss(), {"tp=1", "tp=3", "dp=2", "ep=2,tp=3", "cp=2"});
 }
 
 TEST(KvCache, WaitsForNothingThatIsNotReady) {
@@ -501,6 +502,7 @@ TEST(KvCache, IsLeftAfterAnException) {
     EXPECT_THROW(cache->Append(ids).IgnoreError(), std::runtime_error);
     model.throws = false;
     EXPECT_THAT(cache->lengths(), testing::ElementsAre(0));
+    EXPECT_THAT(Values(cache->keys(1)), IsOkAndHolds(testing::Each(0))) << "nothing is left behind";
     DT_ASSIGN_OR_RETURN(const auto logits, Values(cache->Append(ids)));
     cache = nullptr;
     EXPECT_THAT(Values(model(ids)), IsOkAndHolds(before));

@@ -52,6 +52,16 @@ inline TransformerConfig Mixture() {
   config.router_sums = true;  // a second result, which no cache wants
   return config;
 }
+// Sinks in attention; layer 0 has a window.
+inline TransformerConfig GptOss() {
+  TransformerConfig config = Llama();
+  config.tie_embeddings = false;
+  config.qkv_bias = config.o_bias = config.attention_sinks = true;
+  config.window = 3, config.full_layers = {1};
+  config.experts = 4, config.experts_per_token = 2, config.hidden = 24;
+  config.expert_clamp = {.limit = 0.7};
+  return config;
+}
 // Of each head a part is rotated; sigmoid scores, of two groups of experts.
 inline TransformerConfig Glm() {
   TransformerConfig config = Mixture();

@@ -74,7 +74,7 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
   // make_cases.py has those with experts, and Gemmas, do it in f64.
   double tolerance() const {
     for (const absl::string_view in_f64 : {"gpt2", "bert", "deepseek_v3", "gemma", "glm4_moe",
-                                           "mixtral", "qwen2_moe", "qwen3_moe"}) {
+                                           "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"}) {
       if (absl::StartsWith(GetParam(), in_f64)) return 1e-12;
     }
     return 2e-5;
@@ -83,7 +83,8 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
   // Models with experts return what the balancing loss is made of, but for those of sigmoid scores.
   bool is_mixture() const {
     return !absl::StrContains(GetParam(), "glm4") &&
-           (absl::StrContains(GetParam(), "moe") || absl::StrContains(GetParam(), "mixtral"));
+           (absl::StrContains(GetParam(), "moe") || absl::StrContains(GetParam(), "mixtral") ||
+            absl::StrContains(GetParam(), "gpt_oss"));
   }
   absl::StatusOr<std::unique_ptr<Module>> NewModel() const {
     if (!is_mixture()) return ModelFromJson(case_.config);
@@ -183,11 +184,11 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, HuggingFace,
     ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled", "bert", "bert_otherwise",
                       "deepseek_v3", "deepseek_v3_otherwise", "gemma", "gemma3_text",
-                      "gemma3_text_otherwise", "glm4_moe", "glm4_moe_otherwise", "llama",
-                      "llama_otherwise", "llama_otherwise_biased", "llama_otherwise_linear",
-                      "llama_otherwise_llama3", "llama_otherwise_yarn", "qwen3_otherwise_yarn",
-                      "mistral_otherwise", "mixtral", "mixtral_otherwise", "qwen2_moe",
-                      "qwen2_moe_otherwise", "qwen2_otherwise", "qwen3", "qwen3_moe",
+                      "gemma3_text_otherwise", "glm4_moe", "glm4_moe_otherwise", "gpt_oss",
+                      "gpt_oss_otherwise", "llama", "llama_otherwise", "llama_otherwise_biased",
+                      "llama_otherwise_linear", "llama_otherwise_llama3", "llama_otherwise_yarn",
+                      "qwen3_otherwise_yarn", "mistral_otherwise", "mixtral", "mixtral_otherwise",
+                      "qwen2_moe", "qwen2_moe_otherwise", "qwen2_otherwise", "qwen3", "qwen3_moe",
                       "qwen3_moe_otherwise", "qwen3_moe_otherwise_every_second"),
     [](const auto& info) { return info.param; });
 

@@ -22,7 +22,8 @@ import transformers
 from formula import formula
 from safetensors.torch import load_file, save_file
 from transformers import (BertConfig, BertModel, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma3ForCausalLM,
-                          Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GptOssConfig,
+                          GptOssForCausalLM, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -37,6 +38,8 @@ metadata = {"made_by": f"torch {torch.__version__}, transformers {transformers._
 
 def parts(model, tensors):
     """Views of `tensors`, which have the paths of the model's parameters, by the names that saved files have."""
+    if model.config.model_type == "gpt_oss":  # all experts of a layer together
+        return dict(tensors)
     mixtral = model.config.model_type == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     views = {}
@@ -205,6 +208,12 @@ mixture("mixtral", MixtralForCausalLM, MixtralConfig(**experts, num_local_expert
 mixture("mixtral_otherwise", MixtralForCausalLM,
         MixtralConfig(**experts, num_local_experts=5, num_experts_per_tok=1, sliding_window=3, head_dim=8,
                       rms_norm_eps=1e-2, rope_parameters={"rope_type": "default", "rope_theta": 100.0}), ids(11, 2, 9))
+gpt_oss = experts | dict(num_local_experts=4, num_experts_per_tok=3, head_dim=8, sliding_window=3, swiglu_limit=0.3)
+mixture("gpt_oss", GptOssForCausalLM, GptOssConfig(**gpt_oss), ids(11, 2, 5))
+mixture("gpt_oss_otherwise", GptOssForCausalLM,
+        GptOssConfig(**gpt_oss, attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True,
+                     layer_types=["full_attention", "sliding_attention"],
+                     rope_parameters={"rope_type": "default", "rope_theta": 50.0}), ids(11, 2, 6))
 experts |= dict(moe_intermediate_size=6)
 mixture("qwen2_moe", Qwen2MoeForCausalLM,
         Qwen2MoeConfig(**experts, num_experts=6, num_experts_per_tok=2, shared_expert_intermediate_size=10),

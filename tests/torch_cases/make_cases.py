@@ -285,11 +285,28 @@ def attention(q, k, v, allowed=None, **options):
     return o.transpose(1, 2)
 
 
-def attention_lse(q, k, v):
-    """Full attention, and the logarithm of each query's sum of exponentials [b, h, s], without a gradient."""
+def scores(q, k):
+    """[b, h, s, t]."""
     groups = q.shape[2] // k.shape[2]
-    scores = torch.einsum("bshd,bthd->bhst", q, k.repeat_interleave(groups, 2)) / math.sqrt(q.shape[3])
-    return attention(q, k, v), scores.logsumexp(-1).detach()
+    return torch.einsum("bshd,bthd->bhst", q, k.repeat_interleave(groups, 2)) / math.sqrt(q.shape[3])
+
+
+def attention_lse(q, k, v):
+    """Full attention, and the logarithm of each query's sum of exponentials [b, h, s]."""
+    return attention(q, k, v), scores(q, k).logsumexp(-1)
+
+
+def attention_lse_alone(q, k, v):
+    """The same, without a gradient of the second."""
+    o, lse = attention_lse(q, k, v)
+    return o, lse.detach()
+
+
+def attention_sinks(q, k, v, sinks):
+    """Full attention to the keys and to one more for each head, which has this score and no value."""
+    all_scores = torch.cat([scores(q, k), sinks[:, None, None].expand(q.shape[0], -1, q.shape[1], 1)], -1)
+    weights = all_scores.softmax(-1)[..., :-1]
+    return torch.einsum("bhst,bthd->bshd", weights, v.repeat_interleave(q.shape[2] // v.shape[2], 2))
 
 
 def transformers():
@@ -321,7 +338,7 @@ def transformers():
     case("attention_longer_keys", lambda q, k, v: attention(q, k, v, causal(3, 5)), *qkv(3, 5, 2, 2))
     case("attention_no_key", lambda q, k, v: attention(q, k, v, causal(4, 2)), *qkv(4, 2, 2, 2))
     case("attention_offset", lambda q, k, v: attention(q, k, v, offset), *qkv(2, 5, 2, 1))
-    case("attention_lse", attention_lse, *qkv(3, 4, 4, 2))
+    case("attention_lse", attention_lse_alone, *qkv(3, 4, 4, 2))
 
 
 def losses():
@@ -396,9 +413,36 @@ def mixtures():
     case("take_along_dim_vector", take, randn(5), ids(5, 3))
 
 
+def clamped_expert_mlp(x, experts, weights, gate_up, gate_up_bias, down, down_bias):
+    """The experts of GPT-OSS: gates and ups are columns in turn, of [e, in, out] matrices; slope 1.5, limit 0.8."""
+    both = torch.einsum("...d,...kdf->...kf", x, gate_up[experts]) + gate_up_bias[experts]
+    g, u = both[..., ::2].clamp(max=0.8), both[..., 1::2].clamp(-0.8, 0.8)
+    h = (u + 1) * g * torch.sigmoid(1.5 * g)
+    y = torch.einsum("...kf,...kfd->...kd", h, down[experts]) + down_bias[experts]
+    return (weights[..., None] * y).sum(-2)
+
+
+def gpt_oss():
+    def qkv(s, t, hq, hkv, d=4, b=2):
+        return randn(b, s, hq, d), randn(b, t, hkv, d), randn(b, t, hkv, d)
+
+    case("attention_lse_gradient", attention_lse, *qkv(3, 4, 4, 2))
+    case("attention_sinks", attention_sinks, *qkv(4, 4, 4, 2), randn(4))
+    case("attention_sinks_far", attention_sinks, *qkv(2, 5, 2, 2), torch.tensor([-6.0, 6.0]))
+
+    def operands(experts, d=3, f=4, e=4):
+        return (randn(*experts.shape[:-1], d), experts, positive(*experts.shape), randn(e, d, 2 * f), randn(e, 2 * f),
+                randn(e, f, d), randn(e, d))
+
+    case("clamped_expert_mlp", clamped_expert_mlp, *operands(torch.rand(2, 3, 4).argsort(-1)[..., :2]))
+    case("clamped_expert_mlp_idle", clamped_expert_mlp, *operands(torch.tensor([[0, 3], [3, 1], [1, 3]]), d=5, f=6))
+    case("clamped_expert_mlp_vector", clamped_expert_mlp, *operands(torch.tensor([2, 1])))
+    case("clamped_expert_mlp_empty", clamped_expert_mlp, *operands(ids(4, 0, 2)))
+
+
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds, mixtures, einsums, windows, positions):
+                   copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

@@ -307,9 +307,14 @@ void AddAttention(std::vector<TorchCases>& all) {
   add({"attention_prefix"}, {.mask = AttentionMask::Prefix(3).value()});
   add({"attention_documents"}, {.mask = AttentionMask::Documents({0, 2}).value()});
   add({"attention_offset"}, {.query_offset = 1});
-  all.push_back({{"attention_lse"}, &OpNamed("Attention"), Call([full](Operands x) {
-                   return AttentionWithLse(x[0], x[1], x[2], {.mask = full});
-                 })});
+  all.push_back(
+      {{"attention_lse", "attention_lse_gradient"}, &OpNamed("Attention"), Call([full](Operands x) {
+         return AttentionWithLse(x[0], x[1], x[2], {.mask = full});
+       })});
+  all.push_back(
+      {{"attention_sinks", "attention_sinks_far"}, &OpNamed("Attention"), Call([full](Operands x) {
+         return AttentionWithSinks(x[0], x[1], x[2], x[3], {.mask = full});
+       })});
 }
 
 void AddTransformers(std::vector<TorchCases>& all) {
@@ -350,6 +355,10 @@ void AddTransformers(std::vector<TorchCases>& all) {
   all.push_back({Names("expert_mlp", {"one", "all", "twice", "vector", "empty"}),
                  &OpNamed("ExpertMlp"),
                  Call([](Operands x) { return ExpertMlp(x[0], x[1], x[2], x[3], x[4], x[5]); })});
+  all.push_back({Names("clamped_expert_mlp", {"idle", "vector", "empty"}),
+                 &OpNamed("ClampedExpertMlp"), Call([](Operands x) {
+                   return ClampedExpertMlp(x[0], x[1], x[2], x[3], x[4], x[5], x[6], {1.5, 0.8});
+                 })});
 }
 
 }  // namespace

@@ -69,6 +69,16 @@ using SiluMulArgs = FloatArgs<2, 1>;      // gate, up; y
 using SiluMulGradArgs = FloatArgs<3, 2>;  // gate, up, dy; dgate, dup
 static_assert(std::is_trivially_copyable_v<SiluMulGradArgs>);
 
+template <int kIn, int kOut>
+struct ClampedArgs {
+  DType dtype;
+  double slope, limit;
+  StridedOperands<kIn, kOut> operands;
+};
+using ClampedSwiGluArgs = ClampedArgs<2, 1>;      // gate, up; y
+using ClampedSwiGluGradArgs = ClampedArgs<3, 2>;  // gate, up, dy; dgate, dup
+static_assert(std::is_trivially_copyable_v<ClampedSwiGluGradArgs>);
+
 struct PowArgs {
   DType dtype;
   double exponent;

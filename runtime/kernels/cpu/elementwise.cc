@@ -205,4 +205,22 @@ absl::Status SiluMulGrad(Device& device, const char* kernel, const SiluMulGradAr
   });
 }
 
+absl::Status ClampedSwiGlu(Device& device, const char* kernel, const ClampedSwiGluArgs& args) {
+  return Launch(device, kernel, args, [](const ClampedSwiGluArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::ClampedSwiGlu(a.dtype, a.slope, a.limit, in[0], in[1], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status ClampedSwiGluGrad(Device& device, const char* kernel,
+                               const ClampedSwiGluGradArgs& args) {
+  return Launch(device, kernel, args, [](const ClampedSwiGluGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::ClampedSwiGluGrad(a.dtype, a.slope, a.limit, in[0], in[1], in[2], out[0], out[1], n,
+                              stream);
+    });
+  });
+}
+
 }  // namespace dtensor::kernels::cpu

@@ -19,6 +19,9 @@ absl::Status UnaryGrad(Device& device, const char* kernel, const UnaryGradArgs& 
 absl::Status BinaryGrad(Device& device, const char* kernel, const BinaryGradArgs& args);
 absl::Status SiluMul(Device& device, const char* kernel, const SiluMulArgs& args);
 absl::Status SiluMulGrad(Device& device, const char* kernel, const SiluMulGradArgs& args);
+absl::Status ClampedSwiGlu(Device& device, const char* kernel, const ClampedSwiGluArgs& args);
+absl::Status ClampedSwiGluGrad(Device& device, const char* kernel,
+                               const ClampedSwiGluGradArgs& args);
 
 }  // namespace dtensor::kernels::cpu
 

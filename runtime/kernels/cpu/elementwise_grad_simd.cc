@@ -166,6 +166,35 @@ void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, 
   });
 }
 
+template <typename T>
+void ClampedSwiGluGradOf(double slope, double limit, const T* gate, const T* up, const T* dy,
+                         T* dgate, T* dup, int64_t n, bool stream) {
+  const Tag<T> d;
+  const auto slopes = hn::Set(d, static_cast<Compute<T>>(slope));
+  const auto most = hn::Set(d, static_cast<Compute<T>>(limit)), one = hn::Set(d, 1);
+  ForEachVectorTo(d, dgate, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    const auto gate_i = Load(d, gate + i, lanes), up_i = Load(d, up + i, lanes);
+    const auto grad = Load(d, dy + i, lanes);
+    const auto g = AtMost(gate_i, most), u = AtMost(AtLeast(up_i, hn::Neg(most)), most);
+    const auto x = hn::Mul(slopes, g), s = SigmoidOf(d, x);
+    // (g s(slope g))' = silu'(slope g).
+    const auto by_gate = hn::Mul(hn::Mul(grad, hn::Add(u, one)), SiluSlope(d, x, s));
+    const auto by_up = hn::Mul(grad, hn::Mul(g, s));
+    Store(hn::IfThenElseZero(hn::Le(gate_i, most), by_gate), d, dgate + i, lanes);
+    Store(hn::IfThenElseZero(hn::Le(hn::Abs(up_i), most), by_up), d, dup + i, lanes);
+  });
+}
+
+void ClampedSwiGluGrad(DType dtype, double slope, double limit, const void* gate, const void* up,
+                       const void* dy, void* dgate, void* dup, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    ClampedSwiGluGradOf(slope, limit, static_cast<const T*>(gate), static_cast<const T*>(up),
+                        static_cast<const T*>(dy), static_cast<T*>(dgate), static_cast<T*>(dup), n,
+                        stream);
+  });
+}
+
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace dtensor::kernels::HWY_NAMESPACE
@@ -177,6 +206,7 @@ namespace dtensor::kernels {
 HWY_EXPORT(UnaryGrad);
 HWY_EXPORT(BinaryGrad);
 HWY_EXPORT(SiluMulGrad);
+HWY_EXPORT(ClampedSwiGluGrad);
 
 namespace simd {
 
@@ -193,6 +223,12 @@ void BinaryGrad(BinaryOp op, int operand, DType dtype, const void* a, const void
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
                  void* dup, int64_t n, bool stream) {
   DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n, stream);
+}
+
+void ClampedSwiGluGrad(DType dtype, double slope, double limit, const void* gate, const void* up,
+                       const void* dy, void* dgate, void* dup, int64_t n, bool stream) {
+  DT_DISPATCH(ClampedSwiGluGrad, dtype)
+  (dtype, slope, limit, gate, up, dy, dgate, dup, n, stream);
 }
 
 }  // namespace simd

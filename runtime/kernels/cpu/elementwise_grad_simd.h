@@ -18,6 +18,8 @@ void BinaryGrad(BinaryOp op, int operand, DType dtype, const void* a, const void
 // With `stream`, dgate and dup must have the same alignment within cache lines.
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
                  void* dup, int64_t n, bool stream);
+void ClampedSwiGluGrad(DType dtype, double slope, double limit, const void* gate, const void* up,
+                       const void* dy, void* dgate, void* dup, int64_t n, bool stream);
 
 }  // namespace dtensor::kernels::simd
 

@@ -137,6 +137,21 @@ void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, 
   });
 }
 
+void ClampedSwiGlu(DType dtype, double slope, double limit, const void* gate, const void* up,
+                   void* y, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    const Tag<T> tag;
+    const auto slopes = hn::Set(tag, static_cast<Compute<T>>(slope));
+    const auto most = hn::Set(tag, static_cast<Compute<T>>(limit));
+    const auto f = [=](auto d, auto gate, auto up) DT_VECTOR_LAMBDA {
+      const auto g = AtMost(gate, most), u = AtMost(AtLeast(up, hn::Neg(most)), most);
+      return hn::Mul(hn::Mul(g, SigmoidOf(d, hn::Mul(slopes, g))), hn::Add(u, hn::Set(d, 1)));
+    };
+    Map(static_cast<T*>(y), n, stream, f, static_cast<const T*>(gate), static_cast<const T*>(up));
+  });
+}
+
 template <typename T>
 void AddNOf(const void* const* in, int terms, T* out, int64_t n, bool stream) {
   const Tag<T> d;
@@ -167,6 +182,7 @@ HWY_EXPORT(Unary);
 HWY_EXPORT(Affine);
 HWY_EXPORT(Convert);
 HWY_EXPORT(SiluMul);
+HWY_EXPORT(ClampedSwiGlu);
 HWY_EXPORT(AddN);
 
 namespace simd {
@@ -191,6 +207,11 @@ void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool str
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
   DT_DISPATCH(SiluMul, dtype)(dtype, gate, up, y, n, stream);
+}
+
+void ClampedSwiGlu(DType dtype, double slope, double limit, const void* gate, const void* up,
+                   void* y, int64_t n, bool stream) {
+  DT_DISPATCH(ClampedSwiGlu, dtype)(dtype, slope, limit, gate, up, y, n, stream);
 }
 
 void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream) {

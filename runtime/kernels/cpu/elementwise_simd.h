@@ -20,6 +20,8 @@ void Affine(DType dtype, const void* a, double scale, double shift, void* out, i
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream);
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);
+void ClampedSwiGlu(DType dtype, double slope, double limit, const void* gate, const void* up,
+                   void* y, int64_t n, bool stream);
 // The sum of in[0, terms).
 void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream);
 

@@ -92,6 +92,16 @@ HWY_INLINE V SigmoidOf(D d, V x) {
   return hn::Div(numerator, hn::Add(one, e));
 }
 
+// NaN stays NaN.
+template <class V>
+HWY_INLINE V AtMost(V x, V limit) {
+  return hn::IfThenElse(hn::Gt(x, limit), limit, x);
+}
+template <class V>
+HWY_INLINE V AtLeast(V x, V limit) {
+  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+}
+
 template <class D, class V>
 HWY_INLINE V TanhOf(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, x));

@@ -251,6 +251,35 @@ __global__ void SiluMulGradKernel(SiluMulGradArgs args, int64_t n) {
   });
 }
 
+// NaN stays NaN.
+template <typename C>
+__device__ C AtMost(C x, C limit) {
+  return x > limit ? limit : x;
+}
+
+template <typename T>
+__global__ void ClampedSwiGluKernel(ClampedSwiGluArgs args, int64_t n) {
+  using C = Compute<T>;
+  const C slope = static_cast<C>(args.slope), limit = static_cast<C>(args.limit);
+  Map<T>(Inputs<T, T>(), args.operands, n, [=](T gate, T up) {
+    const C g = AtMost(Widen(gate), limit), u = -AtMost(-AtMost(Widen(up), limit), limit);
+    return Round<T>(g * Sigmoid(slope * g) * (u + 1));
+  });
+}
+
+template <typename T>
+__global__ void ClampedSwiGluGradKernel(ClampedSwiGluGradArgs args, int64_t n) {
+  using C = Compute<T>;
+  const C slope = static_cast<C>(args.slope), limit = static_cast<C>(args.limit);
+  Map<T>(Inputs<T, T, T>(), args.operands, n, [=](T gate, T up, T dy) {
+    const C all_g = Widen(gate), all_u = Widen(up), d = Widen(dy);
+    const C g = AtMost(all_g, limit), u = -AtMost(-AtMost(all_u, limit), limit);
+    const C x = slope * g, s = Sigmoid(x);  // (g s(slope g))' = silu'(slope g)
+    return Two<T>{Round<T>(all_g <= limit ? d * (u + 1) * SiluSlope(x, s) : C{0}),
+                  Round<T>(fabs(all_u) <= limit ? d * (g * s) : C{0})};
+  });
+}
+
 }  // namespace
 
 absl::Status Binary(Device& device, const char* kernel, const BinaryArgs& args) {
@@ -322,6 +351,20 @@ absl::Status SiluMul(Device& device, const char* kernel, const SiluMulArgs& args
 absl::Status SiluMulGrad(Device& device, const char* kernel, const SiluMulGradArgs& args) {
   return VisitFloat(args.dtype, [&](auto t) {
     return LaunchMap(device, kernel, args.operands.loop, SiluMulGradKernel<decltype(t)>, args);
+  });
+}
+
+absl::Status ClampedSwiGlu(Device& device, const char* kernel, const ClampedSwiGluArgs& args) {
+  return VisitFloat(args.dtype, [&](auto t) {
+    return LaunchMap(device, kernel, args.operands.loop, ClampedSwiGluKernel<decltype(t)>, args);
+  });
+}
+
+absl::Status ClampedSwiGluGrad(Device& device, const char* kernel,
+                               const ClampedSwiGluGradArgs& args) {
+  return VisitFloat(args.dtype, [&](auto t) {
+    return LaunchMap(device, kernel, args.operands.loop, ClampedSwiGluGradKernel<decltype(t)>,
+                     args);
   });
 }
 
