@@ -484,6 +484,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/hugging_face/adapter.cc
   dtensor/hugging_face/fp8_weights.cc
   dtensor/hugging_face/load.cc
+  dtensor/hugging_face/mxfp4_weights.cc
   dtensor/hugging_face/save.cc
   dtensor/nn/balancing.cc
   dtensor/nn/batch_norm.cc

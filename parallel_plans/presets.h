@@ -51,7 +51,8 @@ struct PresetOptions {
   // key/value heads are refused if the heads can be shared, and the error gives the mesh on which
   // they are. Without it, models are taken to have the parts that the defaults of their type have:
   // a deepseek_v3 and a glm4_moe layers without experts and shared experts, a qwen2_moe only the
-  // latter, a mixtral and a qwen3_moe neither. What else they have is replicated over tp.
+  // latter, a gpt_oss, a mixtral and a qwen3_moe neither. What else they have is replicated over
+  // tp.
   std::optional<TransformerConfig> transformer = std::nullopt;
   // The number of blocks of a model of which `transformer` is not given, which pp needs. 0: not
   // known.

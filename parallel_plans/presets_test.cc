@@ -156,7 +156,8 @@ TEST(PresetNames, AllApplyToAllModels) {
 TEST(PresetNames, ApplyToModelsWithExperts) {
   const std::vector<std::string> names = PresetNames(/*with_experts=*/true);
   ExpectDistinct(names, 144);
-  for (const std::string type : {"deepseek_v3", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"}) {
+  for (const std::string type :
+       {"deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"}) {
     ExpectAllApply(names, Mesh("pp=2,a=2,b=2,ep=2,cp=2,tp=2;dp=a*b"), type);
     ExpectAllApply({"ep", "ep+tp+sp"}, Mesh("a=2,b=2,tp=2;ep=a*b"), type);
     ExpectAsByOptions("dp+ep+tp+sp", Mesh("dp=2,ep=2,tp=2"), type);

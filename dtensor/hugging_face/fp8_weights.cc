@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -80,25 +81,26 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFolder::Tensor& t
   return values;
 }
 
-}  // namespace
+class Fp8Weight : public QuantizedWeight {
+ public:
+  static absl::StatusOr<QuantizedWeightPtr> Find(const SafetensorsFolder& folder,
+                                                 const std::string& name,
+                                                 absl::Span<const int64_t> block);
+  const Dims& shape() const override { return stored_.info->shape; }
+  const Dims& block() const override { return block_; }
+  absl::StatusOr<int64_t> ReadRegion(absl::Span<const IndexSet> region, float* out) const override;
 
-bool IsFp8(const SafetensorsInfo& info) { return info.type == "F8_E4M3"; }
-std::string Fp8ScalesName(absl::string_view name) { return absl::StrCat(name, "_scale_inv"); }
+ private:
+  std::string name_, scales_name_;
+  SafetensorsFolder::Tensor stored_, scales_;
+  Dims block_;
+};
 
-absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path) {
-  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
-  DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse(config_path, text));
-  const std::vector<int64_t> block = json.Fp8Block();
-  DT_RETURN_IF_ERROR(json.status());
-  if (!block.empty()) return Dims(block.begin(), block.end());
-  return InvalidArgument({config_path,
-                          ": there is no quantization_config, which weights in FP8 "
-                          "need for the size of their blocks"});
-}
-
-absl::StatusOr<Fp8Weight> Fp8Weight::Find(const SafetensorsFolder& folder, const std::string& name,
-                                          absl::Span<const int64_t> block) {
-  Fp8Weight weight;
+absl::StatusOr<QuantizedWeightPtr> Fp8Weight::Find(const SafetensorsFolder& folder,
+                                                   const std::string& name,
+                                                   absl::Span<const int64_t> block) {
+  const auto found = std::make_shared<Fp8Weight>();
+  Fp8Weight& weight = *found;
   weight.name_ = name;
   weight.stored_ = folder.tensors().find(name)->second;
   weight.scales_name_ = Fp8ScalesName(name);
@@ -126,7 +128,7 @@ absl::StatusOr<Fp8Weight> Fp8Weight::Find(const SafetensorsFolder& folder, const
                                "; with blocks of ", DimsToString(block), " they are floats ",
                                DimsToString(count)));
   }
-  return weight;
+  return found;
 }
 
 absl::StatusOr<int64_t> Fp8Weight::ReadRegion(absl::Span<const IndexSet> region, float* out) const {
@@ -158,6 +160,27 @@ absl::StatusOr<int64_t> Fp8Weight::ReadRegion(absl::Span<const IndexSet> region,
     }
   }
   return n + static_cast<int64_t>(scales.size()) * SizeOf(*scales_.info->dtype);
+}
+
+}  // namespace
+
+bool IsFp8(const SafetensorsInfo& info) { return info.type == "F8_E4M3"; }
+std::string Fp8ScalesName(absl::string_view name) { return absl::StrCat(name, "_scale_inv"); }
+
+absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path) {
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
+  DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse(config_path, text));
+  const std::vector<int64_t> block = json.Fp8Block();
+  DT_RETURN_IF_ERROR(json.status());
+  if (!block.empty()) return Dims(block.begin(), block.end());
+  return InvalidArgument({config_path,
+                          ": there is no quantization_config, which weights in FP8 "
+                          "need for the size of their blocks"});
+}
+
+absl::StatusOr<QuantizedWeightPtr> FindFp8(const SafetensorsFolder& folder, const std::string& name,
+                                           absl::Span<const int64_t> block) {
+  return Fp8Weight::Find(folder, name, block);
 }
 
 }  // namespace internal

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/hugging_face/quantized_weight.h"
 #include "dtensor/runtime/core/dims.h"
-#include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 
 namespace dtensor {
@@ -26,24 +26,10 @@ std::string Fp8ScalesName(absl::string_view name);  // of tensor `name`
 // ReadFile.
 absl::StatusOr<Dims> ReadFp8Block(const std::string& config_path);
 
-class Fp8Weight {
- public:
-  // The folder's tensor `name`. Errors: kInvalidArgument for scales that are missing, not f32, bf16
-  // or f16, or not one for each block.
-  static absl::StatusOr<Fp8Weight> Find(const SafetensorsFolder& folder, const std::string& name,
-                                        absl::Span<const int64_t> block);
-
-  const Dims& block() const { return block_; }  // of as many dimensions as the tensor
-
-  // The values of those elements whose indices are in `region`, row-major, into `out`. Returns how
-  // many bytes were read. Requires: no index set is empty. Errors: those of ReadRegion.
-  absl::StatusOr<int64_t> ReadRegion(absl::Span<const IndexSet> region, float* out) const;
-
- private:
-  std::string name_, scales_name_;
-  SafetensorsFolder::Tensor stored_, scales_;
-  Dims block_;
-};
+// The folder's tensor `name`. Errors: kInvalidArgument for scales that are missing, not f32, bf16
+// or f16, or not one for each block.
+absl::StatusOr<QuantizedWeightPtr> FindFp8(const SafetensorsFolder& folder, const std::string& name,
+                                           absl::Span<const int64_t> block);
 
 }  // namespace internal
 }  // namespace dtensor

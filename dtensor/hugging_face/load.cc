@@ -15,6 +15,8 @@
 #include "absl/strings/strip.h"
 #include "dtensor/hugging_face/fp8_weights.h"
 #include "dtensor/hugging_face/model_files.h"
+#include "dtensor/hugging_face/mxfp4_weights.h"
+#include "dtensor/hugging_face/quantized_weight.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/nn/state_dict.h"
@@ -54,7 +56,7 @@ struct Source {
   StoredPart part;
   std::string name;  // in the files
   SafetensorsFolder::Tensor stored;
-  std::optional<Fp8Weight> fp8 = {};  // how it is stored
+  QuantizedWeightPtr quantized = nullptr;  // null: it is stored as it is
 };
 struct Target {
   Parameter* parameter = nullptr;
@@ -85,14 +87,12 @@ class Matcher {
     Target& target = targets_[at->second];
     std::vector<Source> sources;
     for (const StoredPart& part : parts) {
-      const auto found = Find(part.name);
-      if (found == folder_.tensors().end()) {
+      const std::optional<Source> found = SourceOf(part);
+      if (!found) {
         if (target.missing.empty()) target.missing = files_.name(part.name);
         return absl::OkStatus();
       }
-      used_.insert(found->first);
-      if (IsFp8(*found->second.info)) used_.insert(Fp8ScalesName(found->first));
-      sources.push_back({part, found->first, found->second});
+      sources.push_back(*found);
     }
     if (target.sources.empty()) target.sources = std::move(sources);
     return absl::OkStatus();
@@ -105,7 +105,7 @@ class Matcher {
                                 ", which the model has"});
       }
       for (Source& source : target.sources) {
-        if (IsFp8(*source.stored.info)) DT_RETURN_IF_ERROR(FindScales(source));
+        DT_RETURN_IF_ERROR(FindQuantized(source));
         DT_RETURN_IF_ERROR(Check(*target.parameter, source));
       }
     }
@@ -154,14 +154,36 @@ class Matcher {
     return folder_.tensors().end();
   }
 
-  absl::Status FindScales(Source& source) {
-    if (fp8_block_.empty()) {
-      DT_ASSIGN_OR_RETURN(fp8_block_,
-                          ReadFp8Block(absl::StrCat(folder_.path(), "/", files_.config)));
+  // The files' tensor or, of a weight in MXFP4, its blocks. Notes what it has besides.
+  std::optional<Source> SourceOf(const StoredPart& part) {
+    const auto none = folder_.tensors().end();
+    if (const auto found = Find(part.name); found != none) {
+      used_.insert(found->first);
+      if (IsFp8(*found->second.info)) used_.insert(Fp8ScalesName(found->first));
+      return Source{part, found->first, found->second};
     }
-    absl::StatusOr<Fp8Weight> found = Fp8Weight::Find(folder_, source.name, fp8_block_);
+    const auto blocks = Find(Mxfp4BlocksName(part.name));
+    if (blocks == none) return std::nullopt;
+    absl::string_view name = blocks->first;
+    absl::ConsumeSuffix(&name, Mxfp4BlocksName(""));
+    used_.insert({blocks->first, Mxfp4ScalesName(name)});
+    return Source{part, std::string(name), blocks->second};
+  }
+
+  // Sets source.quantized, if it is.
+  absl::Status FindQuantized(Source& source) {
+    absl::StatusOr<QuantizedWeightPtr> found = nullptr;
+    if (IsFp8(*source.stored.info)) {
+      if (fp8_block_.empty()) {
+        DT_ASSIGN_OR_RETURN(fp8_block_,
+                            ReadFp8Block(absl::StrCat(folder_.path(), "/", files_.config)));
+      }
+      found = FindFp8(folder_, source.name, fp8_block_);
+    } else if (!folder_.tensors().contains(source.name)) {
+      found = FindMxfp4(folder_, source.name);
+    }
     if (!found.ok()) return InvalidArgument({who_, found.status().message()});
-    source.fp8 = *std::move(found);
+    source.quantized = *std::move(found);
     return absl::OkStatus();
   }
 
@@ -172,11 +194,12 @@ class Matcher {
                               wanted});
     };
     const SafetensorsInfo& info = *source.stored.info;
-    if (info.shape != source.part.shape) {
-      return refuse(DimsToString(info.shape), DimsToString(source.part.shape));
+    const Dims& shape = source.quantized != nullptr ? source.quantized->shape() : info.shape;
+    if (shape != source.part.shape) {
+      return refuse(DimsToString(shape), DimsToString(source.part.shape));
     }
     const DType wanted = parameter.dtype;
-    const std::optional<DType> stored = source.fp8 ? DType::kF32 : info.dtype;
+    const std::optional<DType> stored = source.quantized != nullptr ? DType::kF32 : info.dtype;
     if (stored && (*stored == wanted || (IsFloat(*stored) && IsFloat(wanted)))) {
       return absl::OkStatus();
     }
@@ -266,7 +289,7 @@ class RegionLoader {
   absl::Status LoadPiece(const Source& source, absl::Span<const IndexSet> region,
                          const Tensor& to) {
     Device& device = context_.device();
-    const DType stored = source.fp8 ? DType::kF32 : *source.stored.info->dtype;
+    const DType stored = source.quantized != nullptr ? DType::kF32 : *source.stored.info->dtype;
     bytes_.resize(to.numel() * SizeOf(stored));
     DT_RETURN_IF_ERROR(Read(source, region));
     DT_ASSIGN_OR_RETURN(Tensor piece, Tensor::Empty(device, stored, to.shape()));
@@ -283,12 +306,12 @@ class RegionLoader {
 
   // Into bytes_.
   absl::Status Read(const Source& source, absl::Span<const IndexSet> region) {
-    if (!source.fp8) {
+    if (source.quantized == nullptr) {
       bytes_read_ += static_cast<int64_t>(bytes_.size());
       return source.stored.file->ReadRegion(source.name, region, bytes_.data());
     }
-    DT_ASSIGN_OR_RETURN(const int64_t read,
-                        source.fp8->ReadRegion(region, reinterpret_cast<float*>(bytes_.data())));
+    DT_ASSIGN_OR_RETURN(const int64_t read, source.quantized->ReadRegion(
+                                                region, reinterpret_cast<float*>(bytes_.data())));
     bytes_read_ += read;
     return absl::OkStatus();
   }
@@ -329,8 +352,8 @@ absl::Status CheckSame(absl::string_view who, Context& context, const Safetensor
   for (const uint32_t crc : *crcs) digest.Add(int64_t{crc});
   for (const Target& target : targets) {  // config.json says how blocks are
     for (const Source& source : target.sources) {
-      if (!source.fp8) continue;
-      for (const int64_t size : source.fp8->block()) digest.Add(size);
+      if (source.quantized == nullptr) continue;
+      for (const int64_t size : source.quantized->block()) digest.Add(size);
     }
   }
   DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, digest.value()));

@@ -38,17 +38,19 @@ struct LoadHuggingFaceOptions {
 //
 // Types: f32, f64, bf16 and f16 are converted to the parameter's float type, and so are matrices in
 // FP8 with a scale for each block of the size that config.json says, as DeepSeek-V3 and Qwen3-FP8
-// have them (value = e4m3 * scale, in f32). Other types must be the parameter's own. If an
-// optimizer keeps master weights, create it afterwards; otherwise its next step undoes the load.
+// have them (value = e4m3 * scale, in f32), and experts in MXFP4, as OpenAI's GPT-OSS has them.
+// Other types must be the parameter's own. If an optimizer keeps master weights, create it
+// afterwards; otherwise its next step undoes the load.
 //
 // Collective over the world; every rank must see the folder. On meta only names and shapes are
 // checked. Errors, the same on all ranks: before anything is written, kInvalidArgument, naming file
 // and tensor, for a tensor that the model has and the files lack, one that the model lacks, another
-// shape, a type that cannot be converted, FP8 whose scales or blocks are missing or do not fit, and
-// files that are not safetensors; kNotFound for a folder without weights; kFailedPrecondition for a
-// parameter that has no memory yet or that BeforeWrite refuses, and if a rank's files have other
-// weights than rank 0's; kUnavailable for files that are replaced while ranks open them, and for a
-// file that changes while it is read: in that last case the model has been partly loaded. Failures.
+// shape, a type that cannot be converted, FP8 or MXFP4 whose scales or blocks are missing or do not
+// fit, and files that are not safetensors; kNotFound for a folder without weights;
+// kFailedPrecondition for a parameter that has no memory yet or that BeforeWrite refuses, and if a
+// rank's files have other weights than rank 0's; kUnavailable for files that are replaced while
+// ranks open them, and for a file that changes while it is read: in that last case the model has
+// been partly loaded. Failures.
 absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder,
                                         const LoadHuggingFaceOptions& options = {});
 

@@ -135,14 +135,21 @@ bool ConfigReader::HasObject(absl::string_view name) {
 
 void ConfigReader::OnlyModel(absl::string_view type) {
   OnlyText("model_type", type, absl::StrCat("this reads the configuration of a ", type));
+  if (HasMxfp4() && type == "gpt_oss") return;
   Fp8Block();
+}
+
+bool ConfigReader::HasMxfp4() {
+  return HasObject("quantization_config") &&
+         Text("quantization_config.quant_method", "") == "mxfp4";
 }
 
 std::vector<int64_t> ConfigReader::Fp8Block() {
   if (!HasObject("quantization_config")) return {};
   if (Text("quantization_config.quant_method", "") != "fp8") {
     Refuse("quantization_config.quant_method",
-           "of weights that are quantized, those in FP8 can be read (\"fp8\")");
+           "of weights that are quantized, those in FP8 can be read (\"fp8\"), and those of a "
+           "gpt_oss in MXFP4 (\"mxfp4\")");
   }
   OnlyText("quantization_config.fmt", "e4m3", "FP8 can be read in this form");
   OnlyText("quantization_config.activation_scheme", "dynamic",

@@ -68,9 +68,9 @@ class ConfigReader {
   bool IsNull(absl::string_view name) const;  // it exists and is null
   bool HasObject(absl::string_view name);     // as Has; refuses a value that is not an object
 
-  // Refuses a configuration of another model type, or with quantized weights that Fp8Block refuses;
-  // one without a type is accepted. Call this first, since another model's members have other
-  // meanings.
+  // Refuses a configuration of another model type, or with quantized weights that Fp8Block refuses,
+  // but for those of a gpt_oss in MXFP4; one without a type is accepted. Call this first, since
+  // another model's members have other meanings.
   void OnlyModel(absl::string_view type);
   // [rows, columns] of the blocks in which the files' weights are quantized to FP8; empty: weights
   // are not quantized. Refuses a quantization_config of other weights.
@@ -90,6 +90,7 @@ class ConfigReader {
   const absl::Status& status() const { return status_; }
 
  private:
+  bool HasMxfp4();
   friend class ConfigParser;
   struct Object {};  // its members have entries of their own
   struct List {

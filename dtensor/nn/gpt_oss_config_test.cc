@@ -59,6 +59,13 @@ TEST(GptOssConfig, ReadsWhatFilesSay) {
   EXPECT_EQ(config->rope_scaling.transition, RopeTransition::kByTurns);
 }
 
+TEST(GptOssConfig, MayBeOfFilesInMxfp4) {
+  constexpr absl::string_view kMxfp4 = R"("quantization_config": {"quant_method": "mxfp4"})";
+  EXPECT_THAT(TransformerConfig::FromJson(GptOss(kMxfp4)), IsOk());
+  EXPECT_THAT(TransformerConfig::FromJson(absl::StrCat(R"({"model_type": "llama", )", kMxfp4, "}")),
+              Refuses(HasSubstr("quant_method is \"mxfp4\"")));
+}
+
 TEST(GptOssConfig, RefusesWhatIsOtherwise) {
   const auto refuses = [](absl::string_view member, absl::string_view name) {
     EXPECT_THAT(TransformerConfig::FromJson(GptOss(member)), Refuses(HasSubstr(name)));
@@ -68,7 +75,7 @@ TEST(GptOssConfig, RefusesWhatIsOtherwise) {
   refuses(R"("layer_types": ["full_attention"])", "layer_types");
   refuses(R"("hidden_act": "gelu")", "hidden_act");
   refuses(R"("attention_dropout": 0.5)", "attention_dropout");
-  refuses(R"("quantization_config": {"quant_method": "mxfp4"})", "mxfp4");
+  refuses(R"("quantization_config": {"quant_method": "gptq"})", "gpt_oss in MXFP4");
 }
 
 TEST(GptOssConfig, IsNotMixedWithWhatItHasNot) {

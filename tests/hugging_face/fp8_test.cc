@@ -25,6 +25,7 @@
 #include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tests/hugging_face/model_folder.h"
+#include "dtensor/tests/hugging_face/raw_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -57,32 +58,6 @@ double E4m3(uint8_t byte) {
   return (byte & 0x80 ? -1 : 1) * mantissa * std::pow(2, (exponent > 0 ? exponent : 1) - 7);
 }
 
-// One tensor of a file, of any type.
-struct Raw {
-  std::string name, type;
-  Dims shape;
-  std::string bytes;
-};
-
-template <typename T>
-std::string BytesOf(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-void Write(const std::string& folder, const std::vector<Raw>& tensors) {
-  std::string header, data;
-  for (const Raw& raw : tensors) {
-    absl::StrAppend(&header, header.empty() ? "{" : ",", "\"", raw.name, "\":{\"dtype\":\"",
-                    raw.type, "\",\"shape\":", DimsToString(raw.shape), ",\"data_offsets\":[",
-                    data.size(), ",", data.size() + raw.bytes.size(), "]}");
-    data += raw.bytes;
-  }
-  header += "}";
-  const uint64_t length = header.size();
-  std::ofstream(absl::StrCat(folder, "/", kSafetensorsFile), std::ios::binary)
-      << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << header << data;
-}
-
 void WriteConfig(const std::string& folder, absl::string_view block = "[7, 5]") {
   std::ofstream(absl::StrCat(folder, "/config.json"))
       << R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": )" << block
@@ -95,9 +70,9 @@ std::string ConfigOf(const std::string& folder) {
 }
 
 // Quantizes the matrices of the folder's layers to whatever bytes, and says what they stand for.
-std::vector<Raw> Quantize(const std::string& folder,
-                          std::map<std::string, std::vector<float>>& values) {
-  std::vector<Raw> tensors;
+std::vector<RawTensor> Quantize(const std::string& folder,
+                                std::map<std::string, std::vector<float>>& values) {
+  std::vector<RawTensor> tensors;
   uint32_t state = 1;
   const auto random = [&state] { return (state = state * 1664525 + 1013904223) >> 8; };
   const SafetensorsFolder files = *SafetensorsFolder::Open(folder);
@@ -132,12 +107,12 @@ class Fp8Folder : public HuggingFaceFolder {
   void Make(const TransformerConfig& config) {
     values_ = Save(config, folder_, "tp=1", {});
     tensors_ = Quantize(folder_, values_);
-    Write(folder_, tensors_);
+    WriteRaw(folder_, tensors_);
     WriteConfig(folder_);
   }
 
-  Raw& Find(absl::string_view name) {
-    for (Raw& raw : tensors_) {
+  RawTensor& Find(absl::string_view name) {
+    for (RawTensor& raw : tensors_) {
       if (raw.name == name) return raw;
     }
     ADD_FAILURE() << name;
@@ -145,7 +120,7 @@ class Fp8Folder : public HuggingFaceFolder {
   }
 
   std::map<std::string, std::vector<float>> values_;
-  std::vector<Raw> tensors_;
+  std::vector<RawTensor> tensors_;
   const std::string name_ = "model.layers.0.self_attn.q_proj.weight";
 };
 
@@ -155,7 +130,7 @@ TEST_F(Fp8Folder, IsReadOnAnyMesh) {
   for (const TransformerConfig& config : {Config(), fused, ConfigWithExperts()}) {
     if (config.experts > 0) Make(config);
     int64_t all = 0;
-    for (const Raw& raw : tensors_) all += static_cast<int64_t>(raw.bytes.size());
+    for (const RawTensor& raw : tensors_) all += static_cast<int64_t>(raw.bytes.size());
     for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=2,tp=2"}) {
       SCOPED_TRACE(absl::StrCat(mesh, config.fused_projections, config.experts));
       DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) {
@@ -202,18 +177,18 @@ TEST_F(Fp8Folder, MayHaveATiedWeightTwice) {
   tied.tie_embeddings = true;
   Make(tied);
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
-  Raw& stored = Find(embedding);
+  RawTensor& stored = Find(embedding);
   const Dims blocks = {(tied.vocab + kBlock[0] - 1) / kBlock[0],
                        (tied.dim + kBlock[1] - 1) / kBlock[1]};
   stored.type = "F8_E4M3";
   stored.bytes = std::string(tied.vocab * tied.dim, '\x38');  // 1
-  const Raw copy = {head, stored.type, stored.shape, stored.bytes};
+  const RawTensor copy = {head, stored.type, stored.shape, stored.bytes};
   const std::string scales = BytesOf(std::vector<float>(blocks[0] * blocks[1], 0.25f));
   tensors_.push_back(copy);
   for (const std::string& name : {embedding, head}) {
     tensors_.push_back({name + "_scale_inv", "F32", blocks, scales});
   }
-  Write(folder_, tensors_);
+  WriteRaw(folder_, tensors_);
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     Transformer model(tied);
     DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
@@ -225,11 +200,11 @@ TEST_F(Fp8Folder, MayHaveATiedWeightTwice) {
 }
 
 TEST_F(Fp8Folder, MayHaveScalesInBf16) {
-  Raw& scales = Find(name_ + "_scale_inv");
+  RawTensor& scales = Find(name_ + "_scale_inv");
   scales.type = "BF16";
   const size_t count = scales.bytes.size() / sizeof(float);
   scales.bytes = BytesOf(std::vector<BFloat16>(count, BFloat16(0.5f)));
-  Write(folder_, tensors_);
+  WriteRaw(folder_, tensors_);
   const std::string bytes = Find(name_).bytes;
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     Transformer model(Config());
@@ -245,11 +220,11 @@ TEST_F(Fp8Folder, MayHaveScalesInBf16) {
 
 // All bytes, NaN among them.
 TEST_F(Fp8Folder, HasTheValuesOfE4m3) {
-  Raw& raw = Find("model.layers.0.self_attn.o_proj.weight");  // 576 elements
+  RawTensor& raw = Find("model.layers.0.self_attn.o_proj.weight");  // 576 elements
   for (size_t i = 0; i < raw.bytes.size(); ++i) raw.bytes[i] = static_cast<char>(i);
-  Raw& scales = Find(raw.name + "_scale_inv");
+  RawTensor& scales = Find(raw.name + "_scale_inv");
   scales.bytes = BytesOf(std::vector<float>(scales.bytes.size() / sizeof(float), 1));
-  Write(folder_, tensors_);
+  WriteRaw(folder_, tensors_);
   DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
     Transformer model(Config());
     DT_RETURN_IF_ERROR(Place(model, context, "tp=1", 0));
@@ -272,9 +247,9 @@ TEST_F(Fp8Folder, HasTheValuesOfE4m3) {
 }
 
 TEST_F(Fp8Folder, ThatCannotBeReadIsRefused) {
-  const std::vector<Raw> good = tensors_;
+  const std::vector<RawTensor> good = tensors_;
   const auto refuses = [&](std::vector<const char*> words) {
-    Write(folder_, tensors_);
+    WriteRaw(folder_, tensors_);
     const absl::Status status = LoadStatus(Config(), folder_);
     EXPECT_THAT(status, Refuses(HasSubstr("LoadHuggingFace: ")));
     for (const char* const word : words) EXPECT_THAT(status, Refuses(HasSubstr(word)));
@@ -293,12 +268,12 @@ TEST_F(Fp8Folder, ThatCannotBeReadIsRefused) {
   // Scales of what is not in FP8.
   Find(name_) = {name_, "F32", {24, 24}, BytesOf(values_.at(name_))};
   refuses({"has a tensor model.layers.0.self_attn.q_proj.weight_scale_inv, which the model lacks"});
-  Raw& bias = Find("model.layers.0.self_attn.q_proj.bias");
+  RawTensor& bias = Find("model.layers.0.self_attn.q_proj.bias");
   bias.type = "F8_E4M3";
   bias.bytes.resize(bias.bytes.size() / sizeof(float));
   refuses({"q_proj.bias [24] is in FP8", "only matrices"});
 
-  Write(folder_, good);
+  WriteRaw(folder_, good);
   WriteConfig(folder_, "[8, 5]");
   EXPECT_THAT(LoadStatus(Config(), folder_), Refuses(HasSubstr("blocks of [8, 5]")));
   WriteConfig(folder_, "[7]");
@@ -315,7 +290,7 @@ TEST_F(Fp8Folder, ThatCannotBeReadIsRefused) {
 TEST_F(Fp8Folder, HasOneSizeOfBlocksForAllRanks) {
   const std::string other = absl::StrCat(folder_, "/other");
   std::filesystem::create_directories(other);
-  Write(other, tensors_);
+  WriteRaw(other, tensors_);
   const auto load = [&] {
     return RunRanks(2, [&](Context& context) -> absl::Status {
       Transformer model(Config());

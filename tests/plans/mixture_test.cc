@@ -427,6 +427,29 @@ TEST(Mixture, WithSigmoidScoresTrainsOnEveryMesh) {
   ExpectAsOnOneRank(ConfigWithSigmoids(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
 }
 
+// As GPT-OSS's: sinks in attention, a window in the first layer, experts with biases.
+TransformerConfig ConfigWithClamp() {
+  TransformerConfig config = Config();
+  config.normalize_experts = true;
+  config.router_sums = true;
+  config.qkv_bias = config.o_bias = config.attention_sinks = true;
+  config.window = 3;
+  config.full_layers = {1};
+  config.expert_clamp = {1.702, 0.02};  // which many gates and ups exceed
+  return config;
+}
+
+TEST(Mixture, WithClampedExpertsTrainsOnEveryMesh) {
+  ExpectAsOnOneRank(ConfigWithClamp(), {},
+                    {"tp=2", "tp=4", "ep=2", "ep=4", "ep=2,tp=2", "dp=2,ep=2", "cp=2,tp=2",
+                     "cp=2,ep=2", "fsdp=2", "fsdp=2,ep=2"});
+  ExpectAsOnOneRank(ConfigWithClamp(), {.recompute = true}, {"dp=2,ep=2", "fsdp=2,ep=2,tp=2"});
+  TransformerConfig uneven = ConfigWithClamp();
+  uneven.hidden = 5;  // a gate and its up stay together
+  uneven.experts = 3;
+  ExpectAsOnOneRank(uneven, {.uneven = true}, {"tp=4", "ep=2", "ep=2,tp=2"});
+}
+
 TEST(Mixture, RefusesImpossibleNumbers) {
   TransformerConfig config = Config();
   config.experts_per_token = 5;
