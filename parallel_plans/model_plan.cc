@@ -39,7 +39,8 @@ ModelPaths PathsOf(const TransformerConfig& config) {
                            .shared_expert = experts && config.shared_hidden > 0,
                            .dense_layers = !experts || !config.dense_layers.empty(),
                            .latent_attention = config.kv_lora_rank > 0,
-                           .post_norms = config.post_norms});
+                           .post_norms = config.post_norms,
+                           .attention_sinks = config.attention_sinks});
 }
 
 absl::Span<const PlannedModel> PlannedModels() {
@@ -55,7 +56,9 @@ absl::Span<const PlannedModel> PlannedModels() {
       {"gemma3_text", TransformerPaths({.post_norms = true}), Read<TransformerConfig>},
       {"glm4_moe", TransformerPaths({.experts = true, .shared_expert = true}),
        Read<TransformerConfig>},
-      {"gpt_oss", kExperts, Read<TransformerConfig>},
+      {"gpt_oss",
+       TransformerPaths({.experts = true, .dense_layers = false, .attention_sinks = true}),
+       Read<TransformerConfig>},
       {"llama", kDense, Read<TransformerConfig>},
       {"mistral", kDense, Read<TransformerConfig>},
       {"mixtral", kExperts, Read<TransformerConfig>},

@@ -95,6 +95,7 @@ TEST(ParallelPlan, ParsesWhatItPrints) {
              ExpertParallel("ep", Replicate(), Shard(1)),
              ExpertTensorParallel("tp", Shard(1)),
              Replicated("tp"),
+             ShardParameters("tp"),
              PrepareInput("tp", {}),
              PrepareInput("tp", {Shard(1), std::nullopt, Replicate()}),
              PrepareInput("tp", EachPlacement({{"memory", Shard(1)}, {"x", Replicate()}})),

@@ -34,6 +34,7 @@ const std::vector<StyleReader>& LibraryStyles() {
       {"VocabParallel", ReadAs<VocabParallel>},
       {"SequenceParallel", ReadAs<SequenceParallel>},
       {"Replicated", ReadAs<Replicated>},
+      {"ShardParameters", ReadAs<ShardParameters>},
       {"DataParallel", ReadAs<DataParallel>},
       {"FullyShard", ReadAs<FullyShard>},
       {"ContextParallel", ReadAs<ContextParallel>},

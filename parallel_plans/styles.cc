@@ -181,6 +181,18 @@ absl::StatusOr<Replicated> Replicated::Read(const StyleText& text) {
   return ReadAxis<Replicated>(text);
 }
 
+absl::StatusOr<StyleWishes> ShardParameters::WishesAt(const StyleSite& site) const {
+  StyleWishes wishes;
+  DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {DimRole::kOutput}));
+  return wishes;
+}
+std::string ShardParameters::ToString() const {
+  return StyleText{"ShardParameters", axis, {}}.ToString();
+}
+absl::StatusOr<ShardParameters> ShardParameters::Read(const StyleText& text) {
+  return ReadAxis<ShardParameters>(text);
+}
+
 absl::StatusOr<StyleWishes> DataParallel::WishesAt(const StyleSite& site) const {
   return OneEdge(site, Shard(0), std::nullopt);
 }

@@ -11,6 +11,7 @@
 //     of a loss          none                          S(-1)         as it comes
 //   SequenceParallel(a)  R                             S(1)          S(1)
 //   Replicated(a)        R                             R             as it comes
+//   ShardParameters(a)   output features S, others R   as it comes   as it comes
 //   DataParallel(a)      left to others                S(0)          as it comes
 //   FullyShard(a, level) S between uses, R in use      at "": S(0)   as it comes
 //   ContextParallel(a,p) left to others                S(1) as p     as it comes
@@ -46,6 +47,9 @@
 // If a module has several operands or results, Colwise, Rowwise and VocabParallel apply to the
 // first one, and other styles to each of them. PrepareInput and PrepareOutput give a placement for
 // each, by position or by name.
+//
+// ShardParameters is for parameters that a module has beside those of its submodules, which place
+// its operands: attention's sinks, one for each head.
 //
 // `axis` is the name of an axis or of a group of axes of the mesh. The text of a style is as in
 // C++, except that placements are marked as input or output: Rowwise("tp", out S(1)), Edges("tp",
@@ -121,6 +125,16 @@ struct Replicated {
   std::string ToString() const;
   static absl::StatusOr<Replicated> Read(const StyleText& text);
   friend bool operator==(const Replicated&, const Replicated&) = default;
+
+  std::string axis;
+};
+
+struct ShardParameters {
+  explicit ShardParameters(std::string axis) : axis(std::move(axis)) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<ShardParameters> Read(const StyleText& text);
+  friend bool operator==(const ShardParameters&, const ShardParameters&) = default;
 
   std::string axis;
 };

@@ -90,6 +90,9 @@ TEST(UsersModule, IsSplitAsItsFactsSay) {
   EXPECT_THAT(Explained<Affine>("tp=2", ParallelPlan({{"", Rowwise("tp", Shard(1))}})),
               IsOkAndHolds("(model): weight [12, 8] as [] [tp x 2]; bias [12] as []; "
                            "scale [1] as []; out S(1) on tp\n"));
+  EXPECT_THAT(Explained<Affine>("tp=2", ParallelPlan({{"", ShardParameters("tp")}})),
+              IsOkAndHolds("(model): weight [12, 8] as [tp x 3] []; bias [12] as [tp x 3]; "
+                           "scale [1] as []\n"));
   EXPECT_THAT(Explained<Table>("tp=2", ParallelPlan({{"", Colwise("tp")}})),
               IsOkAndHolds("(model): table [4, 6] as [tp] []; in R on tp\n"));
   EXPECT_THAT(Explained<Table>("tp=2", ParallelPlan({{"", Rowwise("tp")}})),

@@ -52,6 +52,7 @@ ParallelPlan PlanAroundMlps(const std::string& axis, bool sequence_parallel,
       {"lm_head", VocabParallel(axis)},
   });
   AddProjections(axis, sequence_parallel, key_value, parts.latent_attention, plan);
+  if (parts.attention_sinks) plan.Add({kTransformerAttention, ShardParameters(axis)});
   if (sequence_parallel) {
     plan.Add({"model.layers.*.{input,post_attention}_layernorm", SequenceParallel(axis)});
     if (parts.post_norms) {

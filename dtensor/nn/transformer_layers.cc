@@ -64,8 +64,9 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, in
     AddChild(name, norms_.back().get());
   }
   if (config.attention_sinks) {
-    sinks_ = Parameter::New({heads_}, ParameterInit::Normal(config.init_stddev));
-    AddParameter("sinks", sinks_);
+    sinks_ = Parameter::New({heads_}, ParameterInit::Normal(config.init_stddev),
+                            {heads_ / kv_heads_}, {1});
+    AddParameter("sinks", sinks_, {DimRole::kOutput});
   }
   attention_options().scale = config.attention_scale;
   if (config.has_window(layer)) attention_options().mask = *AttentionMask::Window(config.window);

@@ -450,6 +450,33 @@ TEST(Mixture, WithClampedExpertsTrainsOnEveryMesh) {
   ExpectAsOnOneRank(uneven, {.uneven = true}, {"tp=4", "ep=2", "ep=2,tp=2"});
 }
 
+// What the step of a model moves, without the reduction of gradients.
+TrafficTable TrafficOf(const TransformerConfig& config, const std::string& mesh) {
+  TrafficTable traffic;
+  const int ranks = DeviceMesh::Parse(mesh)->size();
+  DT_EXPECT_OK(Simulate(0, ranks, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh on, DeviceMesh::Parse(mesh));
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, on, {}).status());
+    const TensorOr ids = Full(context, Layout::Replicated(on, 2), {4, 8}, DType::kI64, 1);
+    DT_ASSIGN_OR_RETURN(const auto results, model.Call({ids}));
+    DT_RETURN_IF_ERROR(Backward(Sum(results[0], {0, 1, 2})));
+    traffic = context.communicator().traffic();
+    return absl::OkStatus();
+  }));
+  return traffic;
+}
+
+// They lie with the heads.
+TEST(Mixture, SinksMoveNothing) {
+  TransformerConfig without = ConfigWithClamp();
+  without.attention_sinks = false;
+  for (const std::string mesh : {"dp=2,tp=2", "ep=2,tp=2", "cp=2,tp=2"}) {
+    EXPECT_EQ(CallsOf(TrafficOf(ConfigWithClamp(), mesh)), CallsOf(TrafficOf(without, mesh)))
+        << mesh;
+  }
+}
+
 TEST(Mixture, RefusesImpossibleNumbers) {
   TransformerConfig config = Config();
   config.experts_per_token = 5;

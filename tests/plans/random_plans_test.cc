@@ -141,7 +141,7 @@ std::optional<Placement> AnyEdge(Choices& choices) {
 std::optional<ParallelStyle> StyleFor(const Module& module, const std::string& axis,
                                       Choices& choices) {
   const bool splits = !module.own_parameters().empty() && !module.own_parameters()[0].roles.empty();
-  switch (choices.Below(splits ? 7 : 4)) {
+  switch (choices.Below(splits ? 8 : 4)) {
     case 0:
       return std::nullopt;
     case 1:
@@ -153,6 +153,8 @@ std::optional<ParallelStyle> StyleFor(const Module& module, const std::string& a
     case 4:
     case 5:
       return Colwise(axis, AnyEdge(choices));
+    case 6:
+      return ShardParameters(axis);
     default:
       return Rowwise(axis, AnyEdge(choices).value_or(Replicate()), AnyEdge(choices));
   }
