@@ -359,6 +359,7 @@ TEST(DeviceMeshTest, ParseErrorsSayWhatIsWanted) {
   };
   EXPECT_THAT(error("dp=x"), HasSubstr("a whole number from 1 to 1048576, at \"x\""));
   EXPECT_THAT(error("dp="), HasSubstr("a whole number from 1 to 1048576, at \"\""));
+  EXPECT_THAT(error("dp=999999999"), HasSubstr("to 1048576, at \"999999999\""));
   EXPECT_THAT(error("dp=4.5"), HasSubstr("',' or the end at \".5\""));
   EXPECT_THAT(error("dp=4 tp=8"), HasSubstr("',' or the end at \"tp=8\"; write"));
   EXPECT_THAT(error("[dp=4 tp=8]"), HasSubstr("',' or ']' at \"tp=8]\"; write"));

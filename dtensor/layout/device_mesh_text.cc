@@ -32,7 +32,11 @@ absl::string_view ReadAxis(TextScanner& in, DeviceMesh::Axis& axis) {
   static_assert(DeviceMesh::kMaxRanks == 1048576);
   if (!ReadName(in, axis.name)) return "name=size";
   int64_t size = 0;
-  if (!in.EatInt(&size) || std::abs(size) > DeviceMesh::kMaxRanks) return kSize;
+  const TextScanner before = in;  // which the message shows
+  if (!in.EatInt(&size) || std::abs(size) > DeviceMesh::kMaxRanks) {
+    in = before;
+    return kSize;
+  }
   axis.size = static_cast<int>(size);
   return "";
 }

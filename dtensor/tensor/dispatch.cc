@@ -321,7 +321,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
     status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);
   }
-  if (!status.ok()) return context.communicator().Fail(status);
+  if (!status.ok()) return FailIn(context, *decision.op, status);
   if (kept) KeepResults(context, collective, result_locals);
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/noted_plan.h"
+#include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
 #include "dtensor/tensor/work_scope.h"
 
@@ -61,7 +62,7 @@ class Result final : public LateProduct {
   absl::Status MakeAll() override {
     Tensor result = values_;
     absl::Status status = decision_->functions.forward(Call(result));
-    return status.ok() ? status : context_.communicator().Fail(status);
+    return status.ok() ? status : FailIn(context_, *decision_->op, status);
   }
   void Forget() override {
     refs_.clear();
@@ -101,7 +102,7 @@ class Gradient final : public LateProduct {
  private:
   absl::Status MakeAll() override {
     absl::Status status = Run(decision_->functions.backward);
-    return status.ok() ? status : context_.communicator().Fail(status);
+    return status.ok() ? status : FailIn(context_, *decision_->op, status);
   }
   void Forget() override {
     operands_.clear();

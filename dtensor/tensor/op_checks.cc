@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -119,6 +120,13 @@ absl::Status CheckBackward(const GradCall& call, absl::Span<const SpecPtr> gradi
     DT_RETURN_IF_ERROR(CheckSet(op, "backward", i, call.gradients[i], *gradients[i]));
   }
   return absl::OkStatus();
+}
+
+absl::Status FailIn(Context& context, const OpDef& op, const absl::Status& error) {
+  Communicator& communicator = context.communicator();
+  if (absl::StrContains(error.message(), op.name)) return communicator.Fail(error);
+  return communicator.Fail(
+      absl::Status(error.code(), absl::StrCat(op.name, ": ", error.message())));
 }
 
 bool ReducesByAnotherOpThanSum(const Layout& from, const Layout& to) {

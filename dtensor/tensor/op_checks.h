@@ -37,6 +37,9 @@ absl::Status CheckSet(const OpDef& op, absl::string_view what, size_t i, const T
 // Checks that backward has read only what is saved, and written all that is wanted. Errors:
 // kInternal.
 absl::Status CheckBackward(const GradCall& call, absl::Span<const SpecPtr> gradients);
+// Fails the world with the error of a function of the operator, which the message names. Returns
+// the world's failure.
+absl::Status FailIn(Context& context, const OpDef& op, const absl::Status& error);
 
 // Whether redistributing from one layout to the other reduces by max, min or product. Such a
 // reduction has no gradient here: that of a max, for example, belongs to the rank that holds the

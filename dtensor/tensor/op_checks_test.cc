@@ -229,6 +229,19 @@ TEST(OpDef, GradientsMayBeStrided) {
   DT_EXPECT_OK(Walked(op));
 }
 
+// Whatever the error of a user's function says, and once.
+TEST(OpDef, AFailureNamesTheOperator) {
+  OpDef op = Foreign();
+  op.host.forward = [](const OpCall&) -> absl::Status { return absl::DataLossError("bad block"); };
+  EXPECT_THAT(Walked(op), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("Foreign: bad block")));
+  op = Foreign();
+  op.host.backward = [](const GradCall&) -> absl::Status {
+    return absl::DataLossError("Foreign's bad block");
+  };
+  EXPECT_THAT(Walked(op),
+              StatusIs(absl::StatusCode::kDataLoss, testing::Not(HasSubstr("Foreign: "))));
+}
+
 TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
   OpDef op = Foreign();
   op.host.backward = nullptr;

@@ -107,7 +107,7 @@ absl::Status Tape::RunPutOff(Deferred& deferred, GatherWalk& gathers) {
   GradCall call = GradCallOf(node, made);
   absl::Status status = node.decision->functions.backward(call);
   if (status.ok()) status = CheckBackward(call, made.specs);
-  if (!status.ok()) return context_.communicator().Fail(status);
+  if (!status.ok()) return FailIn(context_, *node.decision->op, status);
   gathers.Release(node);
   ClearSaved(node);
   for (size_t i = 0; i < made.specs.size(); ++i) {

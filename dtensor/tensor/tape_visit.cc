@@ -113,7 +113,7 @@ absl::Status Tape::RunBackward(const Node& node, GradCall& grad, Call& call) {
   }
   grad.wanted = wanted;
   if (status.ok()) status = CheckBackward(grad, call.specs);
-  return status.ok() ? status : context_.communicator().Fail(status);
+  return status.ok() ? status : FailIn(context_, *node.decision->op, status);
 }
 
 // The gradients that the walk wants of a node's operands, and their specs.

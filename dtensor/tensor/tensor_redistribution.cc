@@ -1,5 +1,10 @@
 // Redistributions of tensors: what they remember, put off, and record. The plans' execution is
 // dtensor/redistribution/plan_executor.h.
+//
+//   Redistribute()          RedistributedValue -> Move -> RunOrPutOff   remembered; may be late
+//     with options          RedistributeBy -> RunOrSendLater            never remembered
+//   an operator's operand   RedistributeTo, RedistributeLate -> RedistributeAnyhow -> Move
+//   RedistributeKept()      KeptOnMesh -> RedistributeBy                kept until it is written
 #include <algorithm>
 #include <utility>
 

@@ -146,6 +146,7 @@ refuses "are free" redistribute --mesh a=2 --shape 1000000000000 --from "S(0)" -
 refuses "--rounds" redistribute "${move[@]}" --rounds 0
 refuses "--layout: " regions "${small[@]}" --layout $'R\nR'
 refuses_json --picture "give one of them" regions "${small[@]}" --layout R --picture
+refuses "--svg: the file has no name" regions "${small[@]}" --layout R --svg ""
 refuses "--svg: cannot write" regions "${small[@]}" --layout R --svg /nowhere/a.svg
 refuses "take 2 to 64" links --ranks 1
 refuses "--seq is required" ring --mesh cp=2

@@ -49,9 +49,18 @@ void DeclareShape(CLI::App& app, std::string& shape) {
   app.add_option("--shape", shape, "of the global tensor: 64,64; or scalar")->required();
 }
 
+void DeclareSvg(CLI::App& app, std::string& svg) {
+  const auto has_name = [](const std::string& file) {
+    return file.empty() ? "the file has no name" : "";
+  };
+  app.add_option("--svg", svg, "draw it into this file")
+      ->type_name("FILE")
+      ->check(CLI::Validator(has_name, ""));
+}
+
 void DeclarePictures(CLI::App& app, const std::string& what, bool& picture, std::string& svg) {
   app.add_flag("--picture", picture, "draw it, too: " + what);
-  app.add_option("--svg", svg, "draw it into this file")->type_name("FILE");
+  DeclareSvg(app, svg);
 }
 
 void DeclareMove(CLI::App& app, MoveFlags& move) {
@@ -148,7 +157,7 @@ void DeclareExplain(CLI::App& app, ExplainFlags& explain) {
   DeclareStep(app, explain);
   app.add_option("--batch", explain.batch, "sequences, of all ranks together")->required();
   app.add_option("--seq", explain.sequence, "tokens of a sequence")->required();
-  app.add_option("--svg", explain.svg, "draw it into this file")->type_name("FILE");
+  DeclareSvg(app, explain.svg);
   app.add_option("--compare", explain.compare, "another plan: print what differs");
 }
 
