@@ -9,6 +9,7 @@
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tape.h"
 #include "dtensor/tensor/tape_walk.h"
@@ -77,10 +78,9 @@ absl::StatusOr<Contribution> FirstGradient(const DistributedTensor& loss,
   }
   DT_ASSIGN_OR_RETURN(SpecPtr dual,
                       context.Intern(loss.layout().Dual(), loss.shape(), loss.dtype()));
-  auto one = Tensor::Empty(context.device(), dual->dtype, dual->local_shape);
-  if (!one.ok()) return context.communicator().Fail(one.status());
-  DT_RETURN_IF_ERROR(kernels::Fill(context.device(), *one, 1));
-  return Contribution{std::move(dual), *std::move(one), true};
+  DT_ASSIGN_OR_RETURN(Tensor one, internal::NewLocal(context, dual.get()));
+  DT_RETURN_IF_ERROR(kernels::Fill(context.device(), one, 1));
+  return Contribution{std::move(dual), std::move(one), true};
 }
 
 Tape MakeTape(absl::string_view who, const DistributedTensor& loss, const BackwardOptions& options,

@@ -14,6 +14,7 @@
 #include "dtensor/tensor/gather_members.h"
 #include "dtensor/tensor/implicit_moves.h"
 #include "dtensor/tensor/late_values.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
 #include "dtensor/trace/trace_recorder.h"
@@ -267,9 +268,8 @@ absl::Status MakeResults(Context& context, const Decision& decision, Locals& res
       result_locals.emplace_back();
       continue;
     }
-    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
-    if (!local.ok()) return context.communicator().Fail(local.status());
-    result_locals.push_back(*std::move(local));
+    DT_ASSIGN_OR_RETURN(Tensor local, internal::NewLocal(context, result));
+    result_locals.push_back(std::move(local));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/late_send.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/trace/trace_recorder.h"
 
 namespace dtensor {
@@ -28,12 +29,6 @@ absl::Status Tape::Run(const Edge& root, Contribution first) {
   return FinishBuckets();
 }
 
-absl::StatusOr<Tensor> Tape::NewTensor(const Spec* spec) {
-  auto tensor = Tensor::Empty(context_.device(), spec->dtype, spec->local_shape);
-  if (!tensor.ok()) return context_.communicator().Fail(tensor.status());
-  return tensor;
-}
-
 absl::Status MakeNow(Contribution& sum) {
   if (sum.late == nullptr) return absl::OkStatus();
   return std::exchange(sum.late, nullptr)->Make();
@@ -44,7 +39,7 @@ absl::Status Tape::AddTo(Contribution& sum, Contribution more) {
   DT_RETURN_IF_ERROR(MakeNow(sum));
   Tensor into = sum.local;
   if (!sum.owned) {
-    DT_ASSIGN_OR_RETURN(into, NewTensor(sum.spec));
+    DT_ASSIGN_OR_RETURN(into, internal::NewLocal(context_, sum.spec.get()));
   }
   if (more.late != nullptr) {
     sum.late = LateSum(context_, sum.local, into, std::move(more.late));
@@ -70,7 +65,7 @@ absl::Status Tape::ConvertFor(const TensorImpl& leaf, Contribution& more) {
   const DType dtype = leaf.grad_dtype.value_or(more.spec->dtype);
   if (dtype == more.spec->dtype) return absl::OkStatus();
   DT_ASSIGN_OR_RETURN(SpecPtr spec, context_.Intern(more.spec->layout, more.spec->shape, dtype));
-  DT_ASSIGN_OR_RETURN(Tensor local, NewTensor(spec));
+  DT_ASSIGN_OR_RETURN(Tensor local, internal::NewLocal(context_, spec.get()));
   DT_RETURN_IF_ERROR(kernels::Unary(context_.device(), kernels::UnaryOp::kCopy, more.local, local));
   more = {std::move(spec), std::move(local), true};
   return absl::OkStatus();
@@ -144,7 +139,7 @@ absl::StatusOr<Tensor> Tape::Settle(Slot& slot, const Spec* wanted, const Exchan
   }
   slot.clear();
   if (!settled.empty()) return std::move(settled[0].local);
-  DT_ASSIGN_OR_RETURN(Tensor zero, NewTensor(wanted));
+  DT_ASSIGN_OR_RETURN(Tensor zero, internal::NewLocal(context_, wanted));
   DT_RETURN_IF_ERROR(kernels::Fill(context_.device(), zero, 0));
   return zero;
 }

@@ -86,7 +86,6 @@ class Tape {
   }
   // The slot of a leaf, which may no longer want a gradient.
   Slot& SlotOf(const TensorImplPtr& leaf) { return arrived_[PlaceOf({nullptr, 0, leaf})]; }
-  absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
   absl::Status AddTo(Contribution& sum, Contribution more);
   absl::Status ConvertFor(const TensorImpl& leaf, Contribution& more);

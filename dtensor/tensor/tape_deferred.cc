@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/reduce_gradients.h"
@@ -102,7 +103,7 @@ absl::Status Tape::RunPutOff(Deferred& deferred, GatherWalk& gathers) {
   DT_RETURN_IF_ERROR(gathers.Restore(node));
   for (size_t i = 0; i < made.specs.size(); ++i) {
     if ((made.wanted >> i & 1) == 0) continue;
-    DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
+    DT_ASSIGN_OR_RETURN(made.gradients[i], internal::NewLocal(context_, made.specs[i].get()));
   }
   GradCall call = GradCallOf(node, made);
   absl::Status status = node.decision->functions.backward(call);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/replay.h"
@@ -170,7 +171,7 @@ absl::Status Tape::Visit(const std::shared_ptr<Node>& visited,
   for (size_t i = 0; i < made.specs.size(); ++i) {
     const bool is_made = (made.wanted >> i & 1) != 0 && (!op.sets_gradients || !on_mesh);
     if (!is_made) continue;
-    DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
+    DT_ASSIGN_OR_RETURN(made.gradients[i], internal::NewLocal(context_, made.specs[i].get()));
   }
   if (on_mesh && (made.wanted != 0 || all == 0)) {
     GradCall call = GradCallOf(node, made);

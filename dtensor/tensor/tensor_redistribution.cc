@@ -16,6 +16,7 @@
 #include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/late_send.h"
 #include "dtensor/tensor/late_values.h"
+#include "dtensor/tensor/new_tensor.h"
 #include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -373,9 +374,7 @@ absl::StatusOr<TensorImplPtr> KeptOnMesh(const TensorImplPtr& leaf, const Spec* 
   if (target->on_mesh) {
     local = moved->local.Borrow();
   } else {
-    auto none = Tensor::Empty(context.device(), target->dtype, target->local_shape);
-    if (!none.ok()) return context.communicator().Fail(none.status());
-    local = *std::move(none);
+    DT_ASSIGN_OR_RETURN(local, internal::NewLocal(context, target));
   }
   TensorImplPtr value = MakeImpl(context, target, std::move(local), /*row_major=*/false);
   value->lineage = moved->lineage;
