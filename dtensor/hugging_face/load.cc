@@ -173,14 +173,14 @@ class Matcher {
   // Sets source.quantized, if it is.
   absl::Status FindQuantized(Source& source) {
     absl::StatusOr<QuantizedWeightPtr> found = nullptr;
-    if (IsFp8(*source.stored.info)) {
+    if (!folder_.tensors().contains(source.name)) {
+      found = FindMxfp4(folder_, source.name);
+    } else if (IsFp8(*source.stored.info)) {
       if (fp8_block_.empty()) {
         DT_ASSIGN_OR_RETURN(fp8_block_,
                             ReadFp8Block(absl::StrCat(folder_.path(), "/", files_.config)));
       }
       found = FindFp8(folder_, source.name, fp8_block_);
-    } else if (!folder_.tensors().contains(source.name)) {
-      found = FindMxfp4(folder_, source.name);
     }
     if (!found.ok()) return InvalidArgument({who_, found.status().message()});
     source.quantized = *std::move(found);

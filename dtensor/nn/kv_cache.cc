@@ -211,6 +211,10 @@ KvCache::KvCache(Module& model, const KvCacheOptions& options)
 
 absl::Status KvCache::CheckAppend(const DistributedTensor& ids,
                                   absl::Span<const int64_t> counts) const {
+  if (running_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kWho, "this cache's Append runs already; a model that it runs needs another"));
+  }
   if (!ids.defined()) return InvalidArgument({kWho, "the ids are undefined"});
   if (ids.ndim() != 2 || ids.shape()[0] != options_.batch || ids.shape()[1] < 1) {
     return InvalidArgument({kWho, "ids ", ids.ToString(), " for a batch of ",
@@ -255,14 +259,21 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   const NoGrad no_grad(ids.context());
   SetPositions(ids.shape()[1], counts);
   ++pass_;
-  const auto enter = [this](KvCache* cache) {
-    for (const Part& part : parts_) {
-      part.slot->cache = cache;
-      part.slot->attention = cache != nullptr ? part.attention : -1;
+  // A module may run with a cache of its own while this one waits.
+  running_ = true;
+  std::vector<KvCacheSlot> before;
+  for (const Part& part : parts_) {
+    before.push_back(*part.slot);
+    part.slot->cache = this;
+    part.slot->attention = part.attention;
+  }
+  const absl::Cleanup leave = [&] {  // also when the model throws
+    running_ = false;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      parts_[i].slot->cache = before[i].cache;
+      parts_[i].slot->attention = before[i].attention;
     }
   };
-  enter(this);
-  const absl::Cleanup leave = [&] { enter(nullptr); };  // also when the model throws
   absl::Cleanup forget = [&] {
     for (int64_t r = 0; r < options_.batch; ++r) {
       ForgetTokens(r, lengths_[r], lengths_[r] + counts_[r]).IgnoreError();

@@ -76,10 +76,11 @@ class KvCache {
   // Runs the model on the next tokens of each row, ids [batch, s]. The first counts[r] ids of row r
   // are real; if `counts` is empty, all are. Returns the logits after the last real id, [batch, 1,
   // vocab], which are the model's first result; for a row without real ids they are meaningless.
-  // Other results, such as router_sums, are dropped. Nothing is recorded for Backward.
-  // Collective. Errors: kInvalidArgument, before anything changes, for ids of another shape, counts
-  // that do not fit, and a row that would exceed the capacity; what the model refuses; failures.
-  // After an error the cache is as it was: what was written of these tokens is 0 again.
+  // Other results, such as router_sums, are dropped. Nothing is recorded for Backward. A module may
+  // append to another cache meanwhile. Collective. Errors: before anything changes,
+  // kInvalidArgument for ids of another shape, counts that do not fit, and a row that would exceed
+  // the capacity, and kFailedPrecondition within an Append of this cache; what the model refuses;
+  // failures. After an error the cache is as it was: what was written of these tokens is 0 again.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
@@ -152,6 +153,7 @@ class KvCache {
   std::vector<Layer> layers_;
   std::vector<int64_t> lengths_;
   // State of the running Append.
+  bool running_ = false;
   uint64_t pass_ = 0;
   std::vector<int64_t> counts_;
   Positions positions_;

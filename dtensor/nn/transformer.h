@@ -108,7 +108,7 @@ struct TransformerConfig {
   // Errors: kInvalidArgument for text that is not a JSON object, for members that are not numbers
   // in range, and, by name, for what the model does not implement: another hidden_act, dropout,
   // noise in the router, softcapping, attention to later tokens, rotary embeddings with a scaling
-  // other than "linear", "llama3" or "yarn", quantized weights other than those in FP8 that
+  // other than "linear", "llama3" or "yarn", quantized weights other than those that
   // LoadHuggingFace reads. Members that do not affect results are ignored, and so is
   // output_router_logits: set router_sums. The list layer_types is ignored, too, but for a
   // gemma3_text's and a gpt_oss': which layers have windows follows from sliding_window,

@@ -12,6 +12,10 @@ absl::Status CheckSinks(const TensorOr& q, const TensorOr& sinks) {
   for (const TensorOr* const x : {&q, &sinks}) {
     DT_RETURN_IF_ERROR(internal::CheckDefined(kName, *x));
   }
+  if (&q->context() != &sinks->context() || q->mesh() != sinks->mesh()) {
+    return InvalidArgument({kName, ": sinks are on ", sinks->mesh().ToString(), " where q is on ",
+                            q->mesh().ToString(), "; bring both to one mesh of one Context"});
+  }
   if (q->ndim() != 4) return absl::OkStatus();  // Attention refuses it
   if (sinks->ndim() == 1 && sinks->shape()[0] == q->shape()[2] && sinks->dtype() == q->dtype()) {
     return absl::OkStatus();

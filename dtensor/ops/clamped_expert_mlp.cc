@@ -211,9 +211,15 @@ absl::StatusOr<std::shared_ptr<const OpState>> Prepare(const OpStateRequest& req
 }
 
 // p!: a gate and its up stay together.
+absl::StatusOr<RuleText> Rule(absl::Span<const Dims>, AttrsView) {
+  return RuleText{
+      "... i!, ... c @e, ... c, e<... i! (f p!), e<... (f p!), e<... f d, e<... d -> ... d",
+      {{"p", 2}}};
+}
+
 const OpDef kClampedExpertMlpOp = {
     .name = kName,
-    .rule = "... i!, ... c @e, ... c, e<... i! (f p!), e<... (f p!), e<... f d, e<... d -> ... d",
+    .describe = Rule,
     .attrs = &kAttrsType<SwiGluClampAttrs>,
     .operand_types = {TypeSet::Floats(), TypeSet::Integers(), TypeSet::Floats(), TypeSet::Floats(),
                       TypeSet::Floats(), TypeSet::Floats(), TypeSet::Floats()},

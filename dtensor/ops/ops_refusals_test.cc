@@ -35,6 +35,11 @@ std::vector<Refusal> Refusals() {
     DT_ASSIGN_OR_RETURN(auto results, TopK(x, k));
     return results[0];
   };
+  const auto clamped = [](const Maker& m, int64_t columns, const SwiGluClamp& clamp) {
+    const TensorOr ids = m.Zeros({4, 2}, DType::kI64);
+    return ClampedExpertMlp(m.Zeros({4, 3}), ids, m.Zeros({4, 2}), m.Zeros({5, 3, columns}),
+                            m.Zeros({5, columns}), m.Zeros({5, 4, 3}), m.Zeros({5, 3}), clamp);
+  };
   // Of 5 experts with 2 hidden features and 3 others.
   const auto experts = [](const Maker& m, const std::vector<int64_t>& x,
                           const std::vector<int64_t>& ids, DType of_experts) {
@@ -440,6 +445,20 @@ std::vector<Refusal> Refusals() {
          return experts(m, {4, 3}, {4, 2}, DType::kBF16);
        },
        {"ExpertMlp", "have one type", "bf16", "Cast"}},
+      {"a clamp that is none",
+       [clamped](auto& m) {
+         return clamped(m, 8, {1, -1});
+       },
+       {"ClampedExpertMlp", "limit of -1", "above 0"}},
+      {"gates without ups",
+       [clamped](auto& m) { return clamped(m, 9, {}); },
+       {"ClampedExpertMlp", "gate_up has 9 columns and down 4 rows", "a gate and an up"}},
+      {"one sink for all heads",
+       [](auto& m) {
+         const TensorOr q = m.Zeros({1, 2, 4, 2});
+         return AttentionWithSinks(q, q, q, m.Zeros({1}), {});
+       },
+       {"AttentionWithSinks", "sinks are [1] f32", "one for each of its 4 heads"}},
       {"tokens of other features",
        [experts](auto& m) {
          return experts(m, {4, 2}, {4, 2}, DType::kF32);

@@ -268,6 +268,14 @@ TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
                                                      "Foreign has no backward; Detach()")));
       EXPECT_FALSE(x->grad().defined());
     }
+    DT_RETURN_IF_ERROR([&]() -> absl::Status {  // what is made without recording is a constant
+      TensorOr constant;
+      {
+        const NoGrad no_grad(context);
+        constant = passed->Redistribute({Replicate()});
+      }
+      return GradientsOf(Sum(Mul(constant, x), {0}), {*x}).status();
+    }());
     const TensorOr constant_x = x->Detach();
     const TensorOr mask = Cast(Greater(Dispatch(op, {&x}, {}), constant_x), DType::kF64);
     DT_RETURN_IF_ERROR(

@@ -80,9 +80,9 @@ const OpDef kChangeOfMesh = {.name = "Redistribute"};
 // On one mesh they are those of `impl`.
 absl::Status LinkMoved(const TensorImplPtr& impl, TensorImpl& moved) {
   Context& context = *impl->context;
+  if (!context.recording()) return absl::OkStatus();
   moved.stopped_by = impl->stopped_by;
   moved.loses_gradient = impl->loses_gradient;
-  if (!context.recording()) return absl::OkStatus();
   moved.edge = EdgeOf(impl);
   if (!moved.edge.wanted() || !ChangesMesh(*impl, *moved.spec)) return absl::OkStatus();
   const auto node = std::make_shared<Node>();

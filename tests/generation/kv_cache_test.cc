@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -509,6 +510,51 @@ TEST(KvCache, IsLeftAfterAnException) {
     // Of the last token alone: a product of one row, which may add in another order.
     const Logits last(before.end() - static_cast<int64_t>(logits.size()), before.end());
     EXPECT_THAT(logits, testing::Pointwise(testing::FloatNear(1e-5), last));
+    return absl::OkStatus();
+  }));
+}
+
+// A module that, before the model runs, appends the same to another cache of the model, or to its
+// own.
+class Nests : public Module {
+ public:
+  explicit Nests(Module& model) : model_(model) { AddChild("model", &model); }
+  KvCache* inner = nullptr;
+  absl::Status status;  // of the inner Append
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    if (inner != nullptr) status = std::exchange(inner, nullptr)->Append(x).status();
+    return model_(x);
+  }
+
+ private:
+  Module& model_;
+};
+
+TEST(KvCache, MayBeUsedWhileAnotherRuns) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=2"));
+    Nests model(placed.model);
+    DT_ASSIGN_OR_RETURN(const auto outer, KvCache::Create(model, {.capacity = 8}));
+    DT_ASSIGN_OR_RETURN(const auto inner, KvCache::Create(model, {.capacity = 8}));
+    DT_ASSIGN_OR_RETURN(const auto alone, KvCache::Create(model, {.capacity = 8}));
+    for (const std::vector<int64_t>& ids : {std::vector<int64_t>{1, 2, 3}, {4}}) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor next, placed.Ids(context, 1, ids));
+      DT_ASSIGN_OR_RETURN(const auto wanted, Values(alone->Append(next)));
+      model.inner = inner.get();
+      EXPECT_THAT(Values(outer->Append(next)), IsOkAndHolds(wanted));
+      EXPECT_THAT(model.status, IsOk());
+      EXPECT_THAT(Values(outer->keys(1)), IsOkAndHolds(*Values(inner->keys(1))));
+    }
+    EXPECT_THAT(inner->lengths(), testing::ElementsAre(4));
+    model.inner = outer.get();
+    DT_ASSIGN_OR_RETURN(const DistributedTensor next, placed.Ids(context, 1, {5}));
+    DT_EXPECT_OK(outer->Append(next));
+    EXPECT_THAT(model.status,
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Append runs already")));
+    EXPECT_THAT(outer->lengths(), testing::ElementsAre(5));
     return absl::OkStatus();
   }));
 }

@@ -163,6 +163,8 @@ TEST_F(Mxfp4Folder, ThatCannotBeReadIsRefused) {
   refuses("its scales are U8 [4, 3, 64]; in MXFP4 they are U8 [4, 64, 3]");
   Find(blocks).type = "I8";
   refuses("is I8 [4, 64, 3, 16], and in MXFP4 it is U8 [experts, out, in / 32, 16]");
+  Find(blocks).type = "F8_E4M3";
+  refuses("is F8_E4M3 [4, 64, 3, 16], and in MXFP4 it is U8 [experts, out, in / 32, 16]");
   Find(blocks).shape = {4, 64, 6, 8};
   refuses("is U8 [4, 64, 6, 8], and in MXFP4");
   Find(blocks).shape = {4, 32, 6, 16};
