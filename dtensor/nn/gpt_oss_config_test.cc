@@ -71,6 +71,7 @@ TEST(GptOssConfig, RefusesWhatIsOtherwise) {
     EXPECT_THAT(TransformerConfig::FromJson(GptOss(member)), Refuses(HasSubstr(name)));
   };
   refuses(R"("swiglu_limit": 0)", "swiglu_limit");
+  refuses(R"("rope_theta": 1)", "rope_theta");  // of the scaling that it has by default
   refuses(R"("sliding_window": null)", "sliding_window");
   refuses(R"("layer_types": ["full_attention"])", "layer_types");
   refuses(R"("hidden_act": "gelu")", "hidden_act");

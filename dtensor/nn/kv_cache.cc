@@ -209,12 +209,15 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
 KvCache::KvCache(Module& model, const KvCacheOptions& options)
     : model_(model), options_(options), lengths_(options.batch, 0) {}
 
+absl::Status KvCache::CheckIdle() const {
+  if (!running_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      kWho, "this cache's Append runs; a module that it runs may use another cache, not this one"));
+}
+
 absl::Status KvCache::CheckAppend(const DistributedTensor& ids,
                                   absl::Span<const int64_t> counts) const {
-  if (running_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(kWho, "this cache's Append runs already; a model that it runs needs another"));
-  }
+  DT_RETURN_IF_ERROR(CheckIdle());
   if (!ids.defined()) return InvalidArgument({kWho, "the ids are undefined"});
   if (ids.ndim() != 2 || ids.shape()[0] != options_.batch || ids.shape()[1] < 1) {
     return InvalidArgument({kWho, "ids ", ids.ToString(), " for a batch of ",
@@ -260,13 +263,8 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   SetPositions(ids.shape()[1], counts);
   ++pass_;
   // A module may run with a cache of its own while this one waits.
-  running_ = true;
   std::vector<KvCacheSlot> before;
-  for (const Part& part : parts_) {
-    before.push_back(*part.slot);
-    part.slot->cache = this;
-    part.slot->attention = part.attention;
-  }
+  for (const Part& part : parts_) before.push_back(*part.slot);
   const absl::Cleanup leave = [&] {  // also when the model throws
     running_ = false;
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -274,6 +272,11 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
       parts_[i].slot->attention = before[i].attention;
     }
   };
+  running_ = true;
+  for (const Part& part : parts_) {
+    part.slot->cache = this;
+    part.slot->attention = part.attention;
+  }
   absl::Cleanup forget = [&] {
     for (int64_t r = 0; r < options_.batch; ++r) {
       ForgetTokens(r, lengths_[r], lengths_[r] + counts_[r]).IgnoreError();
@@ -295,6 +298,7 @@ absl::Status KvCache::ForgetTokens(int64_t row, int64_t begin, int64_t end) cons
 }
 
 absl::Status KvCache::Truncate(int64_t row, int64_t length) {
+  DT_RETURN_IF_ERROR(CheckIdle());
   if (row < 0 || row >= options_.batch || length < 0 || length > lengths_[row]) {
     return InvalidArgument({kWho, "there are no ", absl::StrCat(length), " tokens of row ",
                             absl::StrCat(row), " to keep"});
@@ -363,7 +367,7 @@ TensorOr KvCache::AttendToOne(const KvCacheSlot& slot, const TensorOr& q, const 
   for (const TensorOr* const given : {&q, &x}) DT_RETURN_IF_ERROR(given->status());
   DT_ASSIGN_OR_RETURN(Layer* const layer, Enter(slot));
   DT_RETURN_IF_ERROR(Keep(layer->k, *x));
-  return AttendTo(layer->k, layer->k, q, std::move(options), DistributedTensor());
+  return AttendTo(layer->k, layer->k, q, std::move(options));
 }
 
 TensorOr KvCache::AttendTo(const DistributedTensor& k, const DistributedTensor& v,

@@ -80,7 +80,8 @@ class KvCache {
   // append to another cache meanwhile. Collective. Errors: before anything changes,
   // kInvalidArgument for ids of another shape, counts that do not fit, and a row that would exceed
   // the capacity, and kFailedPrecondition within an Append of this cache; what the model refuses;
-  // failures. After an error the cache is as it was: what was written of these tokens is 0 again.
+  // failures. After an error its tokens are as they were, and what was written of the new ones is 0
+  // again; an attention that ran for the first time keeps its memory.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
@@ -92,7 +93,8 @@ class KvCache {
   // values are set to 0, so that nothing of them, such as a NaN, can affect the tokens that take
   // their place. (Earlier tokens of the same Append may already have been affected.) This is a
   // write to keys() and values(). Errors: kInvalidArgument for a row that does not exist, and a
-  // length that the row does not have; those of BeforeWrite; failures.
+  // length that the row does not have; kFailedPrecondition within an Append of this cache; those of
+  // BeforeWrite; failures.
   absl::Status Truncate(int64_t row, int64_t length);
   // The bytes that this rank keeps.
   int64_t local_bytes() const;
@@ -136,6 +138,7 @@ class KvCache {
   absl::Status ForgetTokens(int64_t row, int64_t begin, int64_t end) const;
   static absl::StatusOr<std::vector<Part>> PartsOf(Module& model, int64_t capacity);
   KvCache(Module& model, const KvCacheOptions& options);
+  absl::Status CheckIdle() const;
   absl::Status CheckAppend(const DistributedTensor& ids, absl::Span<const int64_t> counts) const;
   void SetPositions(int64_t s, absl::Span<const int64_t> counts);
   TensorOr NewTensor(const DistributedTensor& like) const;
@@ -144,7 +147,7 @@ class KvCache {
   // The slot's attention, which runs for the first time in this pass.
   absl::StatusOr<Layer*> Enter(const KvCacheSlot& slot);
   TensorOr AttendTo(const DistributedTensor& k, const DistributedTensor& v, const TensorOr& q,
-                    AttentionOptions options, const TensorOr& sinks) const;
+                    AttentionOptions options, const TensorOr& sinks = DistributedTensor()) const;
 
   Module& model_;
   const KvCacheOptions options_;

@@ -71,7 +71,7 @@ struct MixtureConfig {
   std::optional<SwiGluClamp> clamp = std::nullopt;
   bool router_sums = false;                  // whether router_sums are a result, too
   double stddev = 0.02, down_stddev = 0.02;  // of first values; down_stddev: of down_proj
-  // The names that an expert's weights have.
+  // The names that an expert's weights have; not used with `clamp`.
   std::string gate_name = "gate_proj", up_name = "up_proj", down_name = "down_proj";
 };
 
@@ -102,7 +102,7 @@ class ClampedExpertsLayer : public Module {
 };
 
 // The router's product, x [..., dim] -> logits [..., experts]. With sigmoid scores, 16-bit x and
-// weights are cast to f32 first.
+// weights are cast to f32 first. With `clamp` it has a bias.
 class RouterLayer : public LinearLayer {
  public:
   explicit RouterLayer(const MixtureConfig& config);

@@ -26,9 +26,9 @@ namespace DTENSOR_EXPORT dtensor {
 //   gpt2                      Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
 //   deepseek_v3, gemma,       Transformer: the same
 //   gemma3_text, glm4_moe,
-//   llama, mistral, mixtral,
-//   qwen2, qwen2_moe, qwen3,
-//   qwen3_moe
+//   gpt_oss, llama, mistral,
+//   mixtral, qwen2, qwen2_moe,
+//   qwen3, qwen3_moe
 //
 // (Models of images, resnet.h and vit.h, are called otherwise and made by themselves.) Errors:
 // kInvalidArgument for text that is not a JSON object, for a model_type that is missing or unknown,

@@ -234,18 +234,21 @@ void ReadGemma(ConfigReader& json, const Kind& kind, TransformerConfig& config) 
   if (is_third) ReadGemma3(json, config);
 }
 
-// Sinks, windows in every other layer, and scaled positions if the file does not say how.
+// How a gpt_oss scales positions, if the file does not say how.
+RopeScaling GptOssScaling() {
+  constexpr double kFactor = 32;
+  return {.factor = kFactor,
+          .low = 1,
+          .high = 32,
+          .trained = 4096,
+          .transition = RopeTransition::kByPairs,
+          .amplitude = internal::YarnAmplitude(kFactor, 1)};
+}
+
+// Sinks, and windows in every other layer.
 void ReadGptOss(ConfigReader& json, TransformerConfig& config) {
   config.attention_sinks = true;
   ReadWindows(json, 128, 2, config);
-  if (json.HasObject("rope_scaling") || json.HasObject(internal::kRopeParameters)) return;
-  constexpr double kFactor = 32;
-  config.rope_scaling = {.factor = kFactor,
-                         .low = 1,
-                         .high = 32,
-                         .trained = 4096,
-                         .transition = RopeTransition::kByPairs,
-                         .amplitude = internal::YarnAmplitude(kFactor, 1)};
 }
 
 }  // namespace
@@ -277,6 +280,8 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   const absl::string_view rope =
       kind.gemma == Gemma::kThird ? kFullRope : internal::kRopeParameters;
   config.rope_scaling = internal::ReadRopeScaling(json, whole_heads, rope);
+  const bool says_scaling = json.HasObject("rope_scaling") || json.HasObject(rope);
+  if (kind.mixture == Mixture::kGptOss && !says_scaling) config.rope_scaling = GptOssScaling();
   config.rope_theta = internal::ReadRopeTheta(json, kind.rope_theta, config.rope_scaling, rope);
   if (is_latent) ReadLatent(json, config);
   if (kind.gemma != Gemma::kNo) ReadGemma(json, kind, config);

@@ -1,4 +1,4 @@
-// The types of Hugging Face's models that a Transformer is, for transformer_config.cc.
+// Hugging Face's model types that a Transformer implements, for transformer_config.cc.
 #ifndef DTENSOR_NN_TRANSFORMER_KINDS_H_
 #define DTENSOR_NN_TRANSFORMER_KINDS_H_
 

@@ -1,7 +1,6 @@
 // ClampedExpertMlp: as expert_mlp.cc, with one product for gates and ups, biases, and the
 // activation of GPT-OSS. The bias behind the last product is added before weights multiply.
 #include <cmath>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -206,10 +205,6 @@ absl::Status ClampedExpertMlpBackward(const GradCall& call) {
   return NoThrow([&] { return Backward(call); });
 }
 
-absl::StatusOr<std::shared_ptr<const OpState>> Prepare(const OpStateRequest& request) {
-  return MakeTokenGroup(request, kX, kFirstMatrices);
-}
-
 // p!: a gate and its up stay together.
 absl::StatusOr<RuleText> Rule(absl::Span<const Dims>, AttrsView) {
   return RuleText{
@@ -226,7 +221,7 @@ const OpDef kClampedExpertMlpOp = {
     .check = Check,
     .every_device = {ClampedExpertMlpForward, ClampedExpertMlpBackward},
     .saved_operands = 0b1111111,
-    .prepare = Prepare,
+    .prepare = PrepareTokens,
 };
 
 }  // namespace

@@ -3,7 +3,6 @@
 // experts, the tokens come from the ranks of that axis, and the results go back (token_exchange.h).
 // Backward makes the first two products again instead of keeping their results, which have a row
 // for each pick; and so it has the tokens sent again, together with the gradients.
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -149,10 +148,6 @@ absl::Status ExpertMlpBackward(const GradCall& call) {
   return NoThrow([&] { return Backward(call); });
 }
 
-absl::StatusOr<std::shared_ptr<const OpState>> ExpertMlpPrepare(const OpStateRequest& request) {
-  return MakeTokenGroup(request, kX, kGate);
-}
-
 // Experts are a table whose entries are functions: like an Embedding, a rank computes those that it
 // has and adds nothing for the others. It is linear in `weights` and in `down`, but not in the
 // other operands, and a rule has only one linearity for all.
@@ -164,7 +159,7 @@ const OpDef kExpertMlpOp = {
     .check = ExpertMlpCheck,
     .every_device = {ExpertMlpForward, ExpertMlpBackward},
     .saved_operands = 0b111111,
-    .prepare = ExpertMlpPrepare,
+    .prepare = PrepareTokens,
 };
 
 }  // namespace

@@ -81,6 +81,10 @@ absl::Status Return(const RankCall& call, const TokenExchange& exchange,
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareTokens(const OpStateRequest& request) {
+  return MakeTokenGroup(request, kX, kFirstMatrices);
+}
+
 absl::Status CheckExpertOperands(absl::string_view op, absl::Span<const Spec* const> operands) {
   const auto refuse = [&](absl::string_view why) {
     return InvalidArgument({op, ": ", why, " (", SpecsText(operands), ")"});

@@ -4,7 +4,7 @@
 #ifndef DTENSOR_OPS_EXPERT_TOKENS_H_
 #define DTENSOR_OPS_EXPERT_TOKENS_H_
 
-#include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +19,8 @@ namespace dtensor::internal {
 
 enum ExpertOperand { kX, kExperts, kWeights, kFirstMatrices };
 
+// For OpDef::prepare.
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareTokens(const OpStateRequest& request);
 // For OpDef::check: that x, experts and weights fit each other, and that all but experts have one
 // type.
 absl::Status CheckExpertOperands(absl::string_view op, absl::Span<const Spec* const> operands);

@@ -263,8 +263,8 @@ TensorOr ClampedExpertMlp(const TensorOr& x, const TensorOr& experts, const Tens
 //
 //   o_i = sum_j exp(s_ij) v_j / (exp(sinks[h]) + sum_j exp(s_ij))
 //
-// sinks [hq], of q's type. All else is as for Attention: sinks do not change what moves, and are
-// themselves wanted as the heads are sharded.
+// sinks [hq], of q's type, on its mesh; they are redistributed to the layout of the heads. All else
+// is as for Attention. If gradients are recorded, GPUs compute backward without cuDNN.
 TensorOr AttentionWithSinks(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                             const TensorOr& sinks, const AttentionOptions& options);
 // Rotary embedding (rotate-half) of x [b, t, h, d] (floats). The positions in dimension 1 are

@@ -1,6 +1,6 @@
 // The rows of tokens that ranks send to the ranks whose experts they pick, and back: an all-to-all
-// whose sizes follow from the ids. For ExpertMlp, on the axes that split both the tokens ("..." in
-// its rule) and the experts (letter e). For the sources of this folder.
+// whose sizes follow from the ids. For ExpertMlp and ClampedExpertMlp, on the axes that split both
+// the tokens ("..." in its rule) and the experts (letter e). For the sources of this folder.
 //
 // All ranks of the group know all of the group's ids, so each of them knows what every other one
 // sends and receives. A token is sent once to each rank that has experts of its picks.

@@ -12,8 +12,8 @@ namespace DTENSOR_EXPORT dtensor {
 // Errors: kInvalidArgument if the bytes of the decision's implicit redistributions, each counted
 // for its busiest rank, add up to more than the Context's max_implicit_bytes. The message names the
 // operator, the operands, their layouts, what would move, and the remedy. The check looks at the
-// decision alone, so it has the same result on every rank; whether a redistribution's result is
-// already there (remembered) makes no difference.
+// decision and the plans of its options alone, so it has the same result on every rank; whether a
+// redistribution's result is already there (remembered) makes no difference.
 absl::Status CheckImplicit(Context& context, const Decision& decision);
 
 // Reports them to the Context's notice, on the first rank of the mesh.

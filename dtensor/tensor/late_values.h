@@ -16,9 +16,9 @@
 //   LateSend      this rank's part in a redistribution from which it receives nothing. No use makes
 //                 it, only Context::FinishLateSends(), or a write to its source (late_send.h).
 //
-// The tensors that LateValues will read are not overwritten before they are made: by a program they
-// are not (Context::AddLateRead), and Backward, whose own do not outlive it, writes to none of
-// them.
+// The tensors that LateValues will read are not overwritten before they are made: a program's write
+// makes them first (Context::AddLateRead); those of Backward do not outlive it, and it writes to
+// nothing that they read.
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
 

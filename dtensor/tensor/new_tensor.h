@@ -21,7 +21,7 @@ absl::StatusOr<SpecPtr> SpecOf(Context& context, const Layout& layout,
                                absl::string_view maker);
 // Uninitialized memory for this rank's shard. Errors: failures.
 absl::StatusOr<Tensor> NewLocal(Context& context, const Spec* spec);
-// The tensor that `maker` returns to its caller.
+// The tensor that `maker` returns to its caller. `maker` is kept (Lineage::maker).
 DistributedTensor Made(Context& context, const Spec* spec, Tensor local, bool row_major,
                        const char* maker);
 // The tensor on a rank that is not on its mesh.

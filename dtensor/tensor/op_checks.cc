@@ -124,7 +124,7 @@ absl::Status CheckBackward(const GradCall& call, absl::Span<const SpecPtr> gradi
 
 absl::Status FailIn(Context& context, const OpDef& op, const absl::Status& error) {
   Communicator& communicator = context.communicator();
-  if (absl::StrContains(error.message(), op.name)) return communicator.Fail(error);
+  if (absl::StartsWith(error.message(), op.name)) return communicator.Fail(error);
   return communicator.Fail(
       absl::Status(error.code(), absl::StrCat(op.name, ": ", error.message())));
 }

@@ -8,7 +8,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 // (u + 1) * g * sigmoid(slope * g), with the gate g at most `limit` and u from -limit to limit.
 struct SwiGluClamp {
-  double slope = 1.702, limit = 7;  // finite; above 0
+  double slope = 1.702, limit = 7;  // slope: finite; limit: above 0, may be infinite
   friend bool operator==(const SwiGluClamp&, const SwiGluClamp&) = default;
 };
 

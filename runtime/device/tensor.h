@@ -91,8 +91,9 @@ class Tensor {
   // Requires: defined(). Errors: as EndBorrow(), since borrowed memory is first copied to memory of
   // its own.
   absl::StatusOr<std::shared_ptr<const void>> Keep() const;
-  // Whether several indices refer to one element. Also true of dimensions that only interleave: a
-  // stride that is no longer than what all shorter ones reach, as 3 beside two elements 4 apart.
+  // Whether several indices refer to one element. Also true where dimensions only interleave: a
+  // stride is no longer than what all shorter ones reach, as of two rows, 4 apart, of three
+  // elements, 3 apart (0 3 6, 4 7 10).
   bool overlaps_itself() const;
 
   // Views. Requires: dims in range. For View: `offset` is the number of elements from this tensor's

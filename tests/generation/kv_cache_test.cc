@@ -520,11 +520,14 @@ class Nests : public Module {
  public:
   explicit Nests(Module& model) : model_(model) { AddChild("model", &model); }
   KvCache* inner = nullptr;
-  absl::Status status;  // of the inner Append
+  absl::Status status, truncated;  // of the inner Append; if that fails, of a Truncate
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override {
-    if (inner != nullptr) status = std::exchange(inner, nullptr)->Append(x).status();
+    if (KvCache* const cache = std::exchange(inner, nullptr); cache != nullptr) {
+      status = cache->Append(x).status();
+      if (!status.ok()) truncated = cache->Truncate(0, 0);
+    }
     return model_(x);
   }
 
@@ -552,8 +555,9 @@ TEST(KvCache, MayBeUsedWhileAnotherRuns) {
     model.inner = outer.get();
     DT_ASSIGN_OR_RETURN(const DistributedTensor next, placed.Ids(context, 1, {5}));
     DT_EXPECT_OK(outer->Append(next));
-    EXPECT_THAT(model.status,
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Append runs already")));
+    EXPECT_THAT(model.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       HasSubstr("this cache's Append runs")));
+    EXPECT_EQ(model.truncated.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(outer->lengths(), testing::ElementsAre(5));
     return absl::OkStatus();
   }));
