@@ -23,7 +23,7 @@ struct TransformerParts {
   bool dense_layers = true;       // MLPs, in some blocks or in all
   bool latent_attention = false;  // in place of grouped-query attention
   bool post_norms = false;        // norms behind attention and MLP, too
-  bool attention_sinks = false;
+  bool attention_sinks = false;   // which are sharded as the heads
 };
 
 // For a Transformer: Megatron's tensor parallelism over `axis`. With `sequence_parallel`,

@@ -14,9 +14,9 @@
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
 // A block with a mixture of experts has, instead of the MLP's weights, those of mixture.h under
-// model.layers.N.mlp, experts one by one in checkpoints; Mixtral's have "block_sparse_moe" for
-// "mlp", and w1, w3 and w2 for gate_proj, up_proj and down_proj. Latent attention has those of
-// latent_attention.h under model.layers.N.self_attn.
+// model.layers.N.mlp, experts (but GPT-OSS's) one by one in checkpoints; Mixtral's have
+// "block_sparse_moe" for "mlp", and w1, w3 and w2 for gate_proj, up_proj and down_proj. Latent
+// attention has those of latent_attention.h under model.layers.N.self_attn.
 //
 // With fused_projections, one product computes q, k and v, and another gate and up. (On the CPU
 // this is not faster: cutting the results into parts costs what it saves.) The weights are then
