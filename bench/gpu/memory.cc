@@ -151,9 +151,9 @@ std::vector<Kernel> LossKernels(Device& device, const Operands& o) {
            }},
           {"cross_entropy_grad", 2 * o.logits.bytes(), [&o, &device] {
              const int64_t classes = o.logits.size(1);
-             return kernels::CrossEntropyGrad(device, o.logits, o.targets,
-                                              IndexSet::Interval(0, classes), {classes}, o.lse,
-                                              o.dloss, *o.z.Reshape(o.logits.shape()));
+             return kernels::CrossEntropyGrad(
+                 device, o.logits, o.targets, IndexSet::Interval(0, classes), {classes},
+                 {o.lse, o.lse}, o.dloss, *o.z.Reshape(o.logits.shape()));
            }}};
 }
 

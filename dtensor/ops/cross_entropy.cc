@@ -73,7 +73,16 @@ IndexSet ClassesHere(const RankCall& call, const kernels::CrossEntropyTerms& ter
   return columns.Intersect(IndexSet::Interval(0, terms.num_classes));
 }
 
-// Results: the loss and the logarithm of each row's sum of exponentials.
+// Results 1 and 2, for each token of the list.
+template <typename Call>
+absl::StatusOr<kernels::LogSumExp> LseOf(const Call& call, int64_t tokens) {
+  kernels::LogSumExp lse;
+  DT_ASSIGN_OR_RETURN(lse.max, call.results[1].Reshape({tokens}));
+  DT_ASSIGN_OR_RETURN(lse.log_sum, call.results[2].Reshape({tokens}));
+  return lse;
+}
+
+// Results: the loss, and in two parts the logarithm of each row's sum of exponentials.
 absl::Status CrossEntropyForward(const OpCall& call) {
   Device& device = call.device();
   const kernels::CrossEntropyTerms terms = TermsOf(call.decision);
@@ -84,7 +93,7 @@ absl::Status CrossEntropyForward(const OpCall& call) {
                                                 ClassesHere(call, terms), terms, stats));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("v", stats));
   DT_ASSIGN_OR_RETURN(const Tensor loss, call.results[0].Reshape({rows.tokens}));
-  DT_ASSIGN_OR_RETURN(const Tensor lse, call.results[1].Reshape({rows.tokens}));
+  DT_ASSIGN_OR_RETURN(const kernels::LogSumExp lse, LseOf(call, rows.tokens));
   return kernels::CrossEntropyMerge(device, all, rows.targets, terms, lse, loss);
 }
 
@@ -92,7 +101,7 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
   if (!call.wants(0)) return absl::OkStatus();
   Device& device = call.device();
   DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands[0], call.operands[1]));
-  DT_ASSIGN_OR_RETURN(const Tensor lse, call.results[1].Reshape({rows.tokens}));
+  DT_ASSIGN_OR_RETURN(const kernels::LogSumExp lse, LseOf(call, rows.tokens));
   DT_ASSIGN_OR_RETURN(const Tensor dloss,
                       ReshapeLocal(device, call.result_gradients[0], {rows.tokens}));
   DT_ASSIGN_OR_RETURN(const Tensor dlogits, call.gradients[0].Reshape(rows.logits.shape()));
@@ -103,14 +112,14 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
 
 const OpDef kCrossEntropyOp = {
     .name = "CrossEntropy",
-    .rule = "... v^, ... -> ..., ...",
+    .rule = "... v^, ... -> ..., ..., ...",
     .attrs = &kAttrsType<CrossEntropyAttrs>,
     .operand_types = {TypeSet::Floats(), TypeSet::Integers()},
     .check = CrossEntropyCheck,
     .result_dtype = CrossEntropyType,
     .every_device = {CrossEntropyForward, CrossEntropyBackward},
     .saved_operands = 0b11,
-    .saved_results = 0b10,
+    .saved_results = 0b110,
 };
 
 // "d0^ d1^, d0 d1 -> ,": from losses and targets to two scalars: the mean, and how many losses it

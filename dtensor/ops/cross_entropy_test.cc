@@ -157,6 +157,29 @@ TEST(CrossEntropyTest, AMeanOfNothingIsNoNumber) {
       all_ignored);
 }
 
+// The differences of logits are the same numbers, also where classes are sharded.
+TEST(CrossEntropyTest, ANumberInAllLogitsChangesNothing) {
+  for (const CrossEntropyOptions& options : AllOptions()) {
+    InAllCases([&](const auto& like, const auto& targets) -> absl::Status {
+      std::vector<std::vector<double>> losses, gradients;
+      for (const double offset : {0., 0x1p48}) {
+        std::vector<double> x(kTokens * kColumns);
+        for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i * 37 % 50) / 16 + offset;
+        DT_ASSIGN_OR_RETURN(auto logits,
+                            Place(like.context(), like.layout(), like.shape(), DType::kF64, x, 1));
+        DT_RETURN_IF_ERROR(logits.set_requires_grad(true));
+        DT_ASSIGN_OR_RETURN(const auto loss, CrossEntropy(logits, targets, options));
+        DT_ASSIGN_OR_RETURN(losses.emplace_back(), GlobalValues(loss));
+        DT_RETURN_IF_ERROR(Backward(Sum(loss, {0})));
+        DT_ASSIGN_OR_RETURN(gradients.emplace_back(), GlobalValues(logits.grad()));
+      }
+      EXPECT_EQ(losses[0], losses[1]);
+      EXPECT_EQ(gradients[0], gradients[1]);
+      return absl::OkStatus();
+    });
+  }
+}
+
 // A target that is a padded column is none of the classes.
 TEST(CrossEntropyTest, ATargetAmongThePaddingEndsTheWorld) {
   const absl::Status status = RunRanks(1, [](Context& context) -> absl::Status {

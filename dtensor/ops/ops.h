@@ -288,14 +288,13 @@ TensorOr Rope(const TensorOr& x, const RopeOptions& options);
 // -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). If v
 // is sharded, this costs one all-gather of three numbers per token and shard. Logits are floats;
 // targets are i32 or i64, one for each row of logits. The loss of target `ignore` is 0. Any other
-// target outside [0, v) is a failure (kOutOfRange): it ends the world. The logarithm of the sum of
-// exponentials, about as large as the largest logit, is rounded to the loss's type: in f32 by up to
-// 6e-8 of its size, which is the loss's absolute and the probabilities' relative error (3e-5 for
-// logits of 1000).
+// target outside [0, v) is a failure (kOutOfRange): it ends the world. Losses and gradients are
+// computed from differences to the row's largest logit: a number added to all logits changes them
+// only by what it does to the logits' own rounding.
 TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore = -100);
 // CrossEntropy with more options. With label smoothing s, the target keeps 1 - s, and each of the K
 // classes gets s / K: loss = lse - (1 - s) x[target] - s / K sum_j x[j], as in
-// torch.nn.functional.cross_entropy; shards then gather four numbers per token. If `classes` is
+// torch.nn.functional.cross_entropy; shards then gather five numbers per token. If `classes` is
 // set, only the first columns of the logits are classes (a padded vocabulary): the other columns
 // are not read, their gradient is 0, K is `classes`, and targets are below K.
 struct CrossEntropyOptions {

@@ -17,17 +17,17 @@ double BytesOfRows(int64_t rows, double each, DType dtype) {
 
 KernelWork WorkOf(const CrossEntropyStatsArgs& args) {
   return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) +
-                   BytesOfRows(args.rows, args.smooth ? 4 : 3, AccumulatorOf(args.dtype))};
+                   BytesOfRows(args.rows, args.smooth ? 5 : 3, AccumulatorOf(args.dtype))};
 }
 
 KernelWork WorkOf(const CrossEntropyMergeArgs& args) {
   return {.bytes =
-              BytesOf(args.stats) + BytesOf(args.targets) + BytesOfRows(args.rows, 2, args.dtype)};
+              BytesOf(args.stats) + BytesOf(args.targets) + BytesOfRows(args.rows, 3, args.dtype)};
 }
 
 KernelWork WorkOf(const CrossEntropyGradArgs& args) {
-  return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) + BytesOf(args.lse) +
-                   BytesOf(args.dloss) +
+  return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) + BytesOf(args.max) +
+                   BytesOf(args.log_sum) + BytesOf(args.dloss) +
                    BytesOfRows(args.rows, static_cast<double>(args.width), args.dtype)};
 }
 
@@ -83,13 +83,14 @@ absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tenso
 }
 
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
-                               const CrossEntropyTerms& terms, const Tensor& lse,
+                               const CrossEntropyTerms& terms, const LogSumExp& lse,
                                const Tensor& loss) {
   DT_CHECK(stats.ndim() == 3 && stats.size(1) == targets.numel());
   DT_CHECK(stats.size(2) == terms.num_stats());
-  CheckPerRow(lse, stats.dtype(), targets.numel());
-  CheckPerRow(loss, stats.dtype(), targets.numel());
-  DT_CHECK(lse.is_contiguous() && loss.is_contiguous());
+  for (const Tensor& result : {lse.max, lse.log_sum, loss}) {
+    CheckPerRow(result, stats.dtype(), targets.numel());
+    DT_CHECK(result.is_contiguous());
+  }
   return kMerge.Run(device, {stats.dtype(), targets.dtype()},
                     {.dtype = stats.dtype(),
                      .id_dtype = targets.dtype(),
@@ -100,16 +101,18 @@ absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor
                      .num_classes = terms.num_classes,
                      .ignore = terms.ignore,
                      .label_smoothing = terms.label_smoothing,
-                     .lse = lse.raw(),
+                     .max = lse.max.raw(),
+                     .log_sum = lse.log_sum.raw(),
                      .loss = loss.raw()});
 }
 
 absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor& targets,
                               const IndexSet& classes, const CrossEntropyTerms& terms,
-                              const Tensor& lse, const Tensor& dloss, const Tensor& dlogits) {
+                              const LogSumExp& lse, const Tensor& dloss, const Tensor& dlogits) {
   CheckLogits(logits, targets, classes);
-  CheckPerRow(lse, AccumulatorOf(logits.dtype()), logits.size(0));
-  CheckPerRow(dloss, AccumulatorOf(logits.dtype()), logits.size(0));
+  for (const Tensor& values : {lse.max, lse.log_sum, dloss}) {
+    CheckPerRow(values, AccumulatorOf(logits.dtype()), logits.size(0));
+  }
   DT_CHECK(dlogits.shape() == logits.shape() && dlogits.dtype() == logits.dtype());
   DT_CHECK(dlogits.is_contiguous());
   return kGrad.Run(device, {logits.dtype(), targets.dtype()},
@@ -117,7 +120,8 @@ absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor
                     .id_dtype = targets.dtype(),
                     .logits = WithoutPadding(logits, classes),
                     .targets = StridedInput(targets),
-                    .lse = StridedInput(lse),
+                    .max = StridedInput(lse.max),
+                    .log_sum = StridedInput(lse.log_sum),
                     .dloss = StridedInput(dloss),
                     .rows = targets.numel(),
                     .classes = IndexLookup(classes),

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -17,7 +19,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kIgnore = -100;
 
 struct Loss {
-  Doubles lse, loss;
+  Doubles max, log_sum, loss;
 };
 
 class CrossEntropyTest : public KernelTest {
@@ -31,13 +33,18 @@ class CrossEntropyTest : public KernelTest {
   }
   Loss Merge(const Tensor& stats, const Tensor& targets, int64_t num_classes) {
     const CrossEntropyTerms terms = {num_classes, kIgnore, smoothing};
-    const Tensor lse = Empty(stats.dtype(), {stats.size(1)});
-    const Tensor loss = Empty(stats.dtype(), {stats.size(1)});
+    const Dims rows = {stats.size(1)};
+    const LogSumExp lse = {Empty(stats.dtype(), rows), Empty(stats.dtype(), rows)};
+    const Tensor loss = Empty(stats.dtype(), rows);
     EXPECT_THAT(CrossEntropyMerge(device(), stats, targets, terms, lse, loss), IsOk());
-    return {Read(lse), Read(loss)};
+    return {Read(lse.max), Read(lse.log_sum), Read(loss)};
+  }
+  LogSumExp Lse(DType wide, const Loss& of) {
+    const Dims rows = {static_cast<int64_t>(of.max.size())};
+    return {Make(wide, rows, of.max), Make(wide, rows, of.log_sum)};
   }
   Doubles Grad(const Tensor& logits, const Tensor& targets, const IndexSet& classes,
-               const Tensor& lse, const Tensor& dloss, int64_t num_classes = 0) {
+               const LogSumExp& lse, const Tensor& dloss, int64_t num_classes = 0) {
     const CrossEntropyTerms terms = {num_classes, kIgnore, smoothing};
     const Tensor dlogits = Empty(logits.dtype(), logits.shape());
     EXPECT_THAT(CrossEntropyGrad(device(), logits, targets, classes, terms, lse, dloss, dlogits),
@@ -63,9 +70,11 @@ Loss Reference(const Doubles& logits, const Doubles& targets) {
     const double max = *std::max_element(x, x + n);
     double sum = 0;
     for (size_t i = 0; i < n; ++i) sum += std::exp(x[i] - max);
-    result.lse.push_back(max + std::log(sum));
+    result.max.push_back(max);
+    result.log_sum.push_back(std::log(sum));
     const bool ignored = targets[t] == kIgnore;
-    result.loss.push_back(ignored ? 0 : result.lse[t] - x[static_cast<size_t>(targets[t])]);
+    result.loss.push_back(ignored ? 0
+                                  : result.log_sum[t] - (x[static_cast<size_t>(targets[t])] - max));
   }
   return result;
 }
@@ -82,7 +91,8 @@ TEST_P(CrossEntropyTest, LossOfAllTypesAndWidths) {
       const Loss want = Reference(x, targets);
       for (const DType id : {DType::kI32, DType::kI64}) {
         const Loss got = RunWhole(Make(dtype, {5, n}, x), Make(id, {5}, targets));
-        ExpectNear(got.lse, want.lse, Bound(dtype), Bound(dtype));
+        EXPECT_EQ(got.max, want.max);
+        ExpectNear(got.log_sum, want.log_sum, Bound(dtype), Bound(dtype));
         ExpectNear(got.loss, want.loss, Bound(dtype), Bound(dtype));
         EXPECT_EQ(got.loss[3], 0);
       }
@@ -111,7 +121,7 @@ TEST_P(CrossEntropyTest, ShardsOfTheClassesGiveTheWholeLoss) {
     Doubles all_stats, dlogits(rows * n);
     const Loss want = Reference(x, target_values);
     const DType wide = AccumulatorOf(dtype);
-    const Tensor lse = Make(wide, {rows}, want.lse);
+    const LogSumExp lse = Lse(wide, want);
     const Doubles dloss = RandomValues(rows, -1, 1, 3);
     for (const IndexSet& classes : sets) {
       Doubles part;
@@ -127,7 +137,8 @@ TEST_P(CrossEntropyTest, ShardsOfTheClassesGiveTheWholeLoss) {
       }
     }
     const Loss got = Merge(Make(wide, {3, rows, 3}, all_stats), targets, n);
-    ExpectNear(got.lse, want.lse, Bound(dtype), Bound(dtype));
+    EXPECT_EQ(got.max, want.max);
+    ExpectNear(got.log_sum, want.log_sum, Bound(dtype), Bound(dtype));
     ExpectNear(got.loss, want.loss, Bound(dtype), Bound(dtype));
     // The gradient of the shards, put together, is the gradient of the whole, bit by bit.
     EXPECT_EQ(dlogits, Grad(Make(dtype, {rows, n}, x), targets, IndexSet::Interval(0, n), lse,
@@ -139,14 +150,39 @@ TEST_P(CrossEntropyTest, NoClassesHere) {
   const Tensor targets = Make(DType::kI32, {2}, {0, 3});
   EXPECT_EQ(Read(Stats(Empty(DType::kF32, {2, 0}), targets, IndexSet(), 4)),
             Doubles({-kInf, 0, 0, -kInf, 0, 0}));
-  const Tensor none = Empty(DType::kF32, {2, 0}), lse = Make(DType::kF32, {2}, {0, 0});
-  EXPECT_EQ(Grad(none, targets, IndexSet(), lse, lse), Doubles());
+  const Tensor none = Empty(DType::kF32, {2, 0}), zeros = Make(DType::kF32, {2}, {0, 0});
+  EXPECT_EQ(Grad(none, targets, IndexSet(), {zeros, zeros}, zeros), Doubles());
 }
 
 TEST_P(CrossEntropyTest, LargeAndMaskedLogits) {
   const Tensor x = Make(DType::kF32, {3, 3}, {1000, 0, -1000, -kInf, 2, -kInf, 3e38, 3e38, 0});
   const Loss got = RunWhole(x, Make(DType::kI32, {3}, {0, 1, 2}));
   ExpectNear(got.loss, {0, 0, 3e38}, 1e-6, 0);
+}
+
+// Logits k / 16, also behind an offset of 2^19 (f64: 2^48): their differences are the same numbers.
+TEST_P(CrossEntropyTest, ANumberInAllLogitsChangesNothing) {
+  const int64_t rows = 4;
+  for (const double s : {0., .3}) {
+    smoothing = s;
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      for (const int64_t n : {5, 300, 3000}) {
+        const Doubles x = RandomWhole(rows * n, -100, 100);
+        const Tensor targets = Make(DType::kI64, {rows}, RandomWhole(rows, 0, n, 2));
+        const Tensor dloss = Make(dtype, {rows}, Doubles(rows, 1));
+        std::vector<std::pair<Doubles, Doubles>> losses_and_gradients;
+        for (const double offset : {0., dtype == DType::kF32 ? 0x1p19 : 0x1p48}) {
+          Doubles logits;
+          for (const double value : x) logits.push_back(value / 16 + offset);
+          const Tensor all = Make(dtype, {rows, n}, logits);
+          const Loss got = RunWhole(all, targets);
+          losses_and_gradients.emplace_back(
+              got.loss, Grad(all, targets, IndexSet::Interval(0, n), Lse(dtype, got), dloss, n));
+        }
+        EXPECT_EQ(losses_and_gradients[0], losses_and_gradients[1]) << n;
+      }
+    }
+  }
 }
 
 // NaN counts for nothing in the largest, and makes all sums NaN, wherever it stands; so does +inf.
@@ -177,15 +213,15 @@ TEST_P(CrossEntropyTest, GradOfAllTypesAndWidths) {
       Doubles targets = RandomWhole(4, 0, static_cast<double>(n), 2);
       targets[1] = kIgnore;
       const DType wide = AccumulatorOf(dtype);
-      const Doubles lse = Rounded(wide, Reference(x, targets).lse), dloss = {0.5, kInf, -1, 0.25};
-      const Doubles got =
-          Grad(Make(dtype, {4, n}, x), Make(DType::kI32, {4}, targets), IndexSet::Interval(0, n),
-               Make(wide, {4}, lse), Make(wide, {4}, dloss));
+      const Loss of = Reference(x, targets);
+      const Doubles dloss = {0.5, kInf, -1, 0.25};
+      const Doubles got = Grad(Make(dtype, {4, n}, x), Make(DType::kI32, {4}, targets),
+                               IndexSet::Interval(0, n), Lse(wide, of), Make(wide, {4}, dloss));
       Doubles want(4 * n, 0);  // and zeros where the target is ignored, whatever dloss is
       for (int64_t i = 0; i < 4 * n; ++i) {
         const int64_t t = i / n;
         if (t == 1) continue;
-        const double p = std::exp(x[i] - lse[t]) - (i % n == targets[t] ? 1 : 0);
+        const double p = std::exp(x[i] - of.max[t] - of.log_sum[t]) - (i % n == targets[t] ? 1 : 0);
         want[i] = p * dloss[t];
       }
       ExpectNear(got, want, Epsilon(dtype), dtype == DType::kF64 ? 1e-15 : 1e-6);
@@ -198,7 +234,7 @@ TEST_P(CrossEntropyTest, GradAgreesWithDifferences) {
   const Doubles x = RandomValues(rows * n, -3, 3, 1), dloss = RandomValues(rows, -1, 1, 2);
   const Tensor targets = Make(DType::kI64, {rows}, {6, kIgnore, 2});
   const auto make = [&](const Doubles& v) { return Make(DType::kF64, {rows, n}, v); };
-  const Tensor lse = Make(DType::kF64, {rows}, RunWhole(make(x), targets).lse);
+  const LogSumExp lse = Lse(DType::kF64, RunWhole(make(x), targets));
   ExpectNear(
       Grad(make(x), targets, IndexSet::Interval(0, n), lse, Make(DType::kF64, {rows}, dloss)),
       NumericGradient(x, dloss,
@@ -214,7 +250,7 @@ TEST_P(CrossEntropyTest, AnyStrides) {
     const Tensor ids = Make(DType::kI32, {rows}, targets);
     const Tensor strided_ids = MakeInside(DType::kI32, rows, 1, targets).View({rows}, {4}, 0);
     const Loss want = RunWhole(plain, ids);
-    const Tensor lse = Make(DType::kF32, {rows}, want.lse);
+    const LogSumExp lse = Lse(DType::kF32, want);
     const Tensor mean = Make(DType::kF32, {}, {0.2}).BroadcastTo({rows});  // of a mean over rows
     const Doubles grad = Grad(plain, ids, IndexSet::Interval(0, n), lse, mean);
     for (const Tensor& logits :
@@ -229,7 +265,7 @@ TEST_P(CrossEntropyTest, GradInPlace) {
   for (const int64_t n : {37, 1500}) {
     const Tensor x = Make(DType::kF32, {2, n}, RandomValues(2 * n, -3, 3));
     const Tensor targets = Make(DType::kI32, {2}, {5, 36}), one = Make(DType::kF32, {2}, {1, 1});
-    const Tensor lse = Make(DType::kF32, {2}, RunWhole(x, targets).lse);
+    const LogSumExp lse = Lse(DType::kF32, RunWhole(x, targets));
     const Doubles want = Grad(x, targets, IndexSet::Interval(0, n), lse, one);
     ASSERT_THAT(
         CrossEntropyGrad(device(), x, targets, IndexSet::Interval(0, n), {n, kIgnore}, lse, one, x),
@@ -275,14 +311,14 @@ TEST_P(CrossEntropyTest, SmoothedLabels) {
         }
         ExpectNear(got.loss, want, 2 * Bound(dtype), 2 * Bound(dtype));
         const DType wide = AccumulatorOf(dtype);
-        const Doubles grad =
-            Grad(Make(dtype, {rows, n}, x), ids, IndexSet::Interval(0, n),
-                 Make(wide, {rows}, got.lse), Make(wide, {rows}, Doubles(rows, 2)), n);
+        const Doubles grad = Grad(Make(dtype, {rows, n}, x), ids, IndexSet::Interval(0, n),
+                                  Lse(wide, got), Make(wide, {rows}, Doubles(rows, 2)), n);
         Doubles want_grad(rows * n);
         for (int64_t i = 0; i < rows * n; ++i) {
           const int64_t t = i / n;
           const double wanted = (i % n == targets[t] ? 1 - s : 0) + s / static_cast<double>(n);
-          want_grad[i] = t == 2 ? 0 : 2 * (std::exp(x[i] - got.lse[t]) - wanted);
+          const double p = std::exp(x[i] - got.max[t] - got.log_sum[t]);
+          want_grad[i] = t == 2 ? 0 : 2 * (p - wanted);
         }
         ExpectNear(grad, want_grad, Epsilon(dtype), dtype == DType::kF64 ? 1e-14 : 2e-6);
       }
@@ -304,7 +340,7 @@ TEST_P(CrossEntropyTest, PaddingTakesNoPart) {
       const IndexSet classes = IndexSet::Interval(0, n);
       EXPECT_EQ(Read(Stats(wide, targets, classes, n)), Read(Stats(logits, targets, classes, n)));
       const DType accumulator = AccumulatorOf(dtype);
-      const Tensor lse = Make(accumulator, {rows}, RunWhole(logits, targets).lse);
+      const LogSumExp lse = Lse(accumulator, RunWhole(logits, targets));
       const Tensor dloss = Make(accumulator, {rows}, {1, 2, 3});
       const Doubles want = Grad(logits, targets, classes, lse, dloss, n);
       const Doubles got = Grad(wide, targets, classes, lse, dloss, n);
@@ -330,10 +366,10 @@ TEST_P(CrossEntropyTest, ATargetAmongThePaddingFailsTheDevice) {
 }
 
 TEST_P(CrossEntropyTest, NoRows) {
-  const Tensor targets = Empty(DType::kI32, {0}), lse = Empty(DType::kF32, {0});
+  const Tensor targets = Empty(DType::kI32, {0}), none = Empty(DType::kF32, {0});
   const Loss got = RunWhole(Empty(DType::kF32, {0, 5}), targets);
   EXPECT_EQ(got.loss, Doubles());
-  EXPECT_EQ(Grad(Empty(DType::kF32, {0, 5}), targets, IndexSet::Interval(0, 5), lse, lse),
+  EXPECT_EQ(Grad(Empty(DType::kF32, {0, 5}), targets, IndexSet::Interval(0, 5), {none, none}, none),
             Doubles());
 }
 

@@ -44,31 +44,35 @@ absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, co
 //
 // This is the cross-entropy of softmax(x) and (1 - s) onehot(target) + s / K: Szegedy et al.,
 // "Rethinking the Inception Architecture" (2016), and
-// torch.nn.functional.cross_entropy(label_smoothing=). lse is rounded to f32, to 2^-24 of its size;
-// the loss has this absolute error too, and so have the logarithms of the gradients: up to 0.004
-// for logits of 1e5.
+// torch.nn.functional.cross_entropy(label_smoothing=). Everything is computed from x - max x, so
+// that a large number in all logits costs no precision; lse itself, which would be rounded to 2^-24
+// of its size in f32, is never formed.
 struct CrossEntropyTerms {
   int64_t num_classes = 0;
   int64_t ignore = -100;
   double label_smoothing = 0;
   // For each row and shard: (max, sum exp(x - max), logit of the target or 0 if not in this shard),
-  // and the sum of x if labels are smoothed. For no classes: (-inf, 0, 0, 0).
-  int64_t num_stats() const { return label_smoothing == 0 ? 3 : 4; }
+  // and, if labels are smoothed, (sum of x - max, how many x). For no classes: (-inf, 0, 0, 0, 0).
+  int64_t num_stats() const { return label_smoothing == 0 ? 3 : 5; }
+};
+// log sum_j exp(x[j]) = max + log_sum of each row: [T] each, f32 (f64 for f64).
+struct LogSumExp {
+  Tensor max, log_sum;
 };
 // Stage 1: stats [T, terms.num_stats()] f32 (f64 for f64). Targets outside [0, num_classes) fail
 // (kOutOfRange).
 absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tensor& targets,
                                const IndexSet& classes, const CrossEntropyTerms& terms,
                                const Tensor& stats);
-// Stage 2, from the stats of all P shards [P, T, ...]: lse[T], loss[T] (0 where ignored).
+// Stage 2, from the stats of all P shards [P, T, ...]: lse, and loss[T] (0 where ignored).
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
-                               const CrossEntropyTerms& terms, const Tensor& lse,
+                               const CrossEntropyTerms& terms, const LogSumExp& lse,
                                const Tensor& loss);
 // dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / K) * dloss[t], 0 in padding; dloss:
 // [T] (any strides); rows with ignored targets are 0.
 absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor& targets,
                               const IndexSet& classes, const CrossEntropyTerms& terms,
-                              const Tensor& lse, const Tensor& dloss, const Tensor& dlogits);
+                              const LogSumExp& lse, const Tensor& dloss, const Tensor& dlogits);
 
 // The mean of losses [T] (f32 or f64) over the targets that are not ignored, on all shards of the
 // tokens. Stage 1: stats[2] f64 = (their sum, their count).

@@ -70,7 +70,7 @@ struct CrossEntropyStatsArgs {
   int64_t rows;
   IndexLookup classes;
   int64_t num_classes, ignore;
-  bool smooth;  // labels are smoothed: a fourth statistic
+  bool smooth;  // labels are smoothed: two more statistics
   void* stats;
 };
 
@@ -79,13 +79,13 @@ struct CrossEntropyMergeArgs {
   StridedInput stats, targets;
   int64_t shards, rows, num_classes, ignore;
   double label_smoothing;
-  void *lse, *loss;
+  void *max, *log_sum, *loss;
 };
 
 struct CrossEntropyGradArgs {
   DType dtype, id_dtype;
   RowOperands<1> logits;
-  StridedInput targets, lse, dloss;
+  StridedInput targets, max, log_sum, dloss;
   int64_t rows;
   IndexLookup classes;
   int64_t num_classes, ignore;

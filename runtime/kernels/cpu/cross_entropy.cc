@@ -7,7 +7,6 @@
 #include "dtensor/runtime/kernels/cpu/ids.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
 #include "dtensor/runtime/kernels/cpu/shard_stats.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
@@ -21,15 +20,6 @@ void GatherTargets(const T* logits, int64_t stride, int64_t count, const int64_t
   for (int64_t r = 0; r < count; ++r) {
     stats[width * r + 2] =
         target[r] < 0 ? Compute<T>{0} : static_cast<Compute<T>>(logits[r * stride + target[r]]);
-  }
-}
-
-// Completes them with the sum of the row's logits, too.
-template <typename T>
-void SumLogits(DType dtype, const T* logits, int64_t stride, int64_t count, int64_t n,
-               int64_t width, Compute<T>* stats) {
-  for (int64_t r = 0; r < count; ++r) {
-    simd::ReduceRow(ReduceOp::kSum, dtype, logits + r * stride, n, &stats[width * r + 3]);
   }
 }
 
@@ -53,15 +43,19 @@ void Merge(const CrossEntropyMergeArgs& a, const ShardStats<C>& stats, const Ids
   const auto at_each = static_cast<C>(ShareOfEach(a.label_smoothing, a.num_classes));
   for (int64_t t = 0; t < stats.rows; ++t) {
     const SumExp<C> all = MergeSumExp(stats, t);
-    const C lse = all.max + std::log(all.sum);
-    C target_logit = 0, sum = 0;
+    const C log_sum = std::log(all.sum);
+    C target_logit = 0, below_max = 0;
     for (int64_t p = 0; p < stats.shards; ++p) {
-      target_logit += stats.At(p, t)[2];
-      if (stats.width > 3) sum += stats.At(p, t)[3];
+      const C* shard = stats.At(p, t);
+      target_logit += shard[2];
+      if (stats.width > 3 && shard[4] > 0) {
+        below_max += shard[3] + shard[4] * (shard[0] - all.max);
+      }
     }
-    C loss = lse - at_target * target_logit;
-    if (stats.width > 3) loss -= at_each * sum;
-    static_cast<C*>(a.lse)[t] = lse;
+    C loss = log_sum - at_target * (target_logit - all.max);
+    if (stats.width > 3) loss -= at_each * below_max;
+    static_cast<C*>(a.max)[t] = all.max;
+    static_cast<C*>(a.log_sum)[t] = log_sum;
     static_cast<C*>(a.loss)[t] = targets[t] == a.ignore ? C{0} : loss;
   }
 }
@@ -74,7 +68,7 @@ absl::Status RunStats(const CrossEntropyStatsArgs& a) {
     return ToStatus(IndexError{"target", ids[t], t, a.num_classes});
   }
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
-  const int64_t width = a.smooth ? 4 : 3;
+  const int64_t width = a.smooth ? 5 : 3;
   ForEachRowGroup(a.logits, [&](auto in, auto stride, int64_t first, int64_t n) {
     VisitFloat(a.dtype, [&](auto t) {
       using T = decltype(t);
@@ -82,7 +76,7 @@ absl::Status RunStats(const CrossEntropyStatsArgs& a) {
       Compute<T>* s = static_cast<Compute<T>*>(a.stats) + width * first;
       simd::MaxAndSumExp({a.dtype, n, a.logits.n}, {in[0], stride[0]}, width, s);
       GatherTargets(logits, stride[0], n, found.data() + first, width, s);
-      if (a.smooth) SumLogits(a.dtype, logits, stride[0], n, a.logits.n, width, s);
+      if (a.smooth) simd::SumBelowMax({a.dtype, n, a.logits.n}, {in[0], stride[0]}, width, s);
     });
   });
   return absl::OkStatus();
@@ -92,7 +86,7 @@ void RunMerge(const CrossEntropyMergeArgs& a) {
   std::vector<std::byte> stats_scratch, targets_scratch;
   const void* stats = Packed(a.stats, stats_scratch);
   const Ids ids(Packed(a.targets, targets_scratch), a.id_dtype);
-  const int64_t width = a.label_smoothing == 0 ? 3 : 4;
+  const int64_t width = a.label_smoothing == 0 ? 3 : 5;
   VisitFloat(a.dtype, [&](auto t) {
     using C = Compute<decltype(t)>;
     Merge(a, ShardStats<C>{static_cast<const C*>(stats), a.shards, a.rows, width}, ids);
@@ -102,18 +96,20 @@ void RunMerge(const CrossEntropyMergeArgs& a) {
 void RunGrad(const CrossEntropyGradArgs& a) {
   const int64_t n = a.logits.n;
   if (a.width == 0) return;
-  std::vector<std::byte> scratch[3];
+  std::vector<std::byte> scratch[4];
   const Ids ids(Packed(a.targets, scratch[0]), a.id_dtype);
-  const auto* lse = static_cast<const std::byte*>(Packed(a.lse, scratch[1]));
-  const auto* dloss = static_cast<const std::byte*>(Packed(a.dloss, scratch[2]));
+  const auto* max = static_cast<const std::byte*>(Packed(a.max, scratch[1]));
+  const auto* log_sum = static_cast<const std::byte*>(Packed(a.log_sum, scratch[2]));
+  const auto* dloss = static_cast<const std::byte*>(Packed(a.dloss, scratch[3]));
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
   const int64_t size = SizeOf(a.dtype), stat_size = SizeOf(AccumulatorOf(a.dtype));
   const simd::CrossEntropyWeights weights = {1 - a.label_smoothing,
                                              ShareOfEach(a.label_smoothing, a.num_classes)};
   ForEachRowGroup(a.logits, [&](auto in, auto stride, int64_t first, int64_t count) {
     auto* dst = static_cast<std::byte*>(a.dlogits) + first * a.width * size;
+    const int64_t skipped = first * stat_size;
     simd::CrossEntropyGrad({a.dtype, count, n}, {in[0], stride[0]}, found.data() + first, weights,
-                           lse + first * stat_size, dloss + first * stat_size, a.width, dst);
+                           max + skipped, log_sum + skipped, dloss + skipped, a.width, dst);
   });
 }
 

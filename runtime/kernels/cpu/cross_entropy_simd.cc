@@ -20,13 +20,19 @@ using simd::CrossEntropyWeights;
 using simd::InputRows;
 using simd::RowShape;
 
+// What is subtracted from a row: exp(-inf) is 0, whatever the largest is, except for -inf - -inf.
+template <typename C>
+C BaseOf(C largest) {
+  return std::isinf(largest) && largest < 0 ? C{0} : largest;
+}
+
 template <typename T>
 void MaxAndSumExpRow(const T* x, int64_t n, Compute<T>* stats) {
   using C = Compute<T>;
   const Tag<T> d;
   const C largest = MaxElement(d, x, n);
   const auto lowest = hn::Neg(hn::Inf(d));
-  const auto max = hn::Set(d, std::isinf(largest) && largest < 0 ? C{0} : largest);
+  const auto max = hn::Set(d, BaseOf(largest));
   stats[0] = largest;
   stats[1] = SumVectors(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     return ExpOf(d, hn::Sub(LoadOr(d, x + i, lanes, lowest), max));
@@ -43,16 +49,32 @@ void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats) 
   });
 }
 
+void SumBelowMax(RowShape shape, InputRows logits, int64_t width, void* stats) {
+  VisitTarget(shape.dtype, [&](auto t) {
+    using T = decltype(t);
+    const Tag<T> d;
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      const T* x = static_cast<const T*>(logits.data) + r * logits.stride;
+      Compute<T>* row = static_cast<Compute<T>*>(stats) + width * r;
+      const auto max = hn::Set(d, BaseOf(row[0]));
+      row[3] = SumVectors(d, shape.n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+        return hn::Sub(LoadOr(d, x + i, lanes, max), max);
+      });
+      row[4] = static_cast<Compute<T>>(shape.n);
+    }
+  });
+}
+
 template <typename T>
-void GradRow(const T* x, int64_t n, int64_t target, CrossEntropyWeights weights, Compute<T> lse,
-             Compute<T> dloss, T* dx) {
+void GradRow(const T* x, int64_t n, int64_t target, CrossEntropyWeights weights, Compute<T> max,
+             Compute<T> log_sum, Compute<T> dloss, T* dx) {
   using C = Compute<T>;
   const Tag<T> d;
-  const auto lses = hn::Set(d, lse), grad = hn::Set(d, dloss);
+  const auto base = hn::Set(d, max), log = hn::Set(d, log_sum), grad = hn::Set(d, dloss);
   const auto each = hn::Set(d, static_cast<C>(weights.each));
   // By how much each probability exceeds the share of every class in the smoothed target.
   const auto excess = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-    return hn::Sub(ExpOf(d, hn::Sub(Load(d, x + i, lanes), lses)), each);
+    return hn::Sub(ExpOf(d, hn::Sub(hn::Sub(Load(d, x + i, lanes), base), log)), each);
   };
   // Computed before the loop, which may overwrite the logits.
   const First one{1};
@@ -66,8 +88,8 @@ void GradRow(const T* x, int64_t n, int64_t target, CrossEntropyWeights weights,
 }
 
 void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
-                      CrossEntropyWeights weights, const void* lse, const void* dloss,
-                      int64_t width, void* dlogits) {
+                      CrossEntropyWeights weights, const void* max, const void* log_sum,
+                      const void* dloss, int64_t width, void* dlogits) {
   VisitTarget(shape.dtype, [&](auto t) {
     using T = decltype(t);
     using C = Compute<T>;
@@ -79,7 +101,8 @@ void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
       }
       if (written == 0) continue;
       GradRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n, target[r], weights,
-              static_cast<const C*>(lse)[r], static_cast<const C*>(dloss)[r], dx);
+              static_cast<const C*>(max)[r], static_cast<const C*>(log_sum)[r],
+              static_cast<const C*>(dloss)[r], dx);
     }
   });
 }
@@ -93,6 +116,7 @@ HWY_AFTER_NAMESPACE();
 namespace dtensor::kernels {
 
 HWY_EXPORT(MaxAndSumExp);
+HWY_EXPORT(SumBelowMax);
 HWY_EXPORT(CrossEntropyGrad);
 
 namespace simd {
@@ -101,11 +125,15 @@ void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats) 
   DT_DISPATCH(MaxAndSumExp, shape.dtype)(shape, logits, width, stats);
 }
 
+void SumBelowMax(RowShape shape, InputRows logits, int64_t width, void* stats) {
+  DT_DISPATCH(SumBelowMax, shape.dtype)(shape, logits, width, stats);
+}
+
 void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
-                      CrossEntropyWeights weights, const void* lse, const void* dloss,
-                      int64_t width, void* dlogits) {
+                      CrossEntropyWeights weights, const void* max, const void* log_sum,
+                      const void* dloss, int64_t width, void* dlogits) {
   DT_DISPATCH(CrossEntropyGrad, shape.dtype)
-  (shape, logits, target, weights, lse, dloss, width, dlogits);
+  (shape, logits, target, weights, max, log_sum, dloss, width, dlogits);
 }
 
 }  // namespace simd

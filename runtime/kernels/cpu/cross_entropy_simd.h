@@ -21,11 +21,15 @@ struct CrossEntropyWeights {
 // The first two of each row's `width` stats = (max, sum of exp(x - max)); (-inf, 0) for no
 // elements.
 void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats);
-// dlogits = (exp(logits - lse[r]) - weights.each - weights.target * onehot(target[r])) * dloss[r];
-// zeros where the row is ignored. Rows of dlogits have `width` elements: zeros from n on.
+// Completes each row's `width` stats, of which the first is max: the fourth becomes the sum of
+// x - max, the fifth n.
+void SumBelowMax(RowShape shape, InputRows logits, int64_t width, void* stats);
+// p - weights.each - weights.target * onehot(target[r]), times dloss[r], where p =
+// exp(logits - max[r] - log_sum[r]); zeros where the row is ignored. Rows of dlogits have `width`
+// elements: zeros from n on.
 void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
-                      CrossEntropyWeights weights, const void* lse, const void* dloss,
-                      int64_t width, void* dlogits);
+                      CrossEntropyWeights weights, const void* max, const void* log_sum,
+                      const void* dloss, int64_t width, void* dlogits);
 
 }  // namespace dtensor::kernels::simd
 

@@ -80,12 +80,14 @@ __global__ void __launch_bounds__(kThreads, 4) StatsKernel(StatsArgs a) {
     }
     MergeLanes<kLanes>(a.smooth, stats);
     if (lane != 0) return;
-    const int width = a.smooth ? 4 : 3;
+    const int width = a.smooth ? 5 : 3;
     C* const out = static_cast<C*>(a.stats) + row * width;
     out[0] = stats.max;
     out[1] = stats.sum_exp;
     out[2] = column < 0 ? C{0} : Widen(of_target);
-    if (a.smooth) out[3] = stats.sum;
+    if (!a.smooth) return;
+    out[3] = stats.below_max;
+    out[4] = stats.count;
   });
 }
 
@@ -100,7 +102,7 @@ struct MergeArgs {
   int64_t shards, rows, ignore;
   int width;
   double at_target, at_each;
-  void *lse, *loss;
+  void *max, *log_sum, *loss;
 };
 
 // One thread per row. It adds shards in ascending order, as on the CPU.
@@ -110,26 +112,29 @@ __global__ void MergeKernel(MergeArgs a) {
     const auto stat = [&](int64_t shard, int k) {
       return ElementOf<C>(a.stats, (shard * a.rows + row) * a.width + k);
     };
-    C max = kLowest<C>, sum_exp = 0, logit = 0, sum = 0;
+    C max = kLowest<C>, sum_exp = 0, logit = 0, below_max = 0;
     for (int64_t p = 0; p < a.shards; ++p) max = LargerNumber(max, stat(p, 0));
     for (int64_t p = 0; p < a.shards; ++p) {
       const C shard_max = stat(p, 0), shard_sum = stat(p, 1);
       // A shard without elements holds -inf, and so does every shard of a row of -inf.
       sum_exp += shard_max == max ? shard_sum : exp(shard_max - max) * shard_sum;
       logit += stat(p, 2);
-      if (a.width > 3) sum += stat(p, 3);
+      if (a.width > 3 && stat(p, 4) > 0) {
+        below_max += stat(p, 3) + stat(p, 4) * (shard_max - max);
+      }
     }
-    const C lse = max + log(sum_exp);
-    C loss = lse - static_cast<C>(a.at_target) * logit;
-    if (a.width > 3) loss -= static_cast<C>(a.at_each) * sum;
-    static_cast<C*>(a.lse)[row] = lse;
+    const C log_sum = log(sum_exp);
+    C loss = log_sum - static_cast<C>(a.at_target) * (logit - max);
+    if (a.width > 3) loss -= static_cast<C>(a.at_each) * below_max;
+    static_cast<C*>(a.max)[row] = max;
+    static_cast<C*>(a.log_sum)[row] = log_sum;
     static_cast<C*>(a.loss)[row] = a.targets[row] == a.ignore ? C{0} : loss;
   });
 }
 
 struct GradArgs {
   LabelledRows x;
-  PerRow lse, dloss;
+  PerRow max, log_sum, dloss;
   double at_target, at_each;
   int64_t width;
   void* dlogits;
@@ -142,12 +147,12 @@ struct GradRow {
 
   // `excess`: by how much each probability exceeds the smoothed target's share.
   __device__ T At(C logit, bool is_target) const {
-    C excess = ExpOfShifted<T>(logit - lse) - at_each;
+    C excess = ExpOfShifted<T>((logit - max) - log_sum) - at_each;
     if (is_target) excess -= at_target;
     return Round<T>(excess * dloss);
   }
 
-  C lse, dloss, at_target, at_each;
+  C max, log_sum, dloss, at_target, at_each;
 };
 
 template <typename T, int kLanes>
@@ -157,7 +162,8 @@ __global__ void __launch_bounds__(kThreads, 4) GradKernel(GradArgs a) {
   ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
     const int64_t target = a.x.TargetAt(row);
     const int64_t column = a.x.classes.PositionOf(target);
-    const GradRow<T> grad = {*a.lse.At<C>(row), *a.dloss.At<C>(row), at_target, at_each};
+    const GradRow<T> grad = {*a.max.At<C>(row), *a.log_sum.At<C>(row), *a.dloss.At<C>(row),
+                             at_target, at_each};
     // An ignored row gets zeros, whatever its other inputs are.
     const int64_t n = target == a.x.ignore ? 0 : a.x.n;
     const RowInput<T> logits = a.x.LogitsAt<T>(row, n);
@@ -207,10 +213,11 @@ absl::Status CrossEntropyMerge(Device& device, const char* kernel,
                            args.shards,
                            args.rows,
                            args.ignore,
-                           args.label_smoothing == 0 ? 3 : 4,
+                           args.label_smoothing == 0 ? 3 : 5,
                            1 - args.label_smoothing,
                            ShareOfEach(args.label_smoothing, args.num_classes),
-                           args.lse,
+                           args.max,
+                           args.log_sum,
                            args.loss};
   return VisitFloat(args.dtype, [&](auto t) {
     return Launch(device, kernel, BlocksFor(args.rows), kThreads, MergeKernel<Compute<decltype(t)>>,
@@ -223,7 +230,8 @@ absl::Status CrossEntropyGrad(Device& device, const char* kernel,
   if (args.rows == 0 || args.width == 0) return device.failure();
   return WithIndexRuns(device, kernel, args.classes, [&](const IndexRuns& classes) {
     const GradArgs grad = {LabelledRows(args, classes),
-                           PerRow(args.lse),
+                           PerRow(args.max),
+                           PerRow(args.log_sum),
                            PerRow(args.dloss),
                            1 - args.label_smoothing,
                            ShareOfEach(args.label_smoothing, args.num_classes),

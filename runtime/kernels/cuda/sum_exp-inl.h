@@ -19,15 +19,17 @@ namespace dtensor::kernels::cuda {
 template <typename C>
 constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
-// exp(x - max) added up over the elements so far, and the sum of x.
+// exp(x - max) added up over the elements so far; if that is wanted, also their number and the sum
+// of x - max, which keeps its precision whatever all elements have in common.
 template <typename C>
 struct RunningStats {
-  C max = kLowest<C>, sum_exp = 0, sum = 0;
+  C max = kLowest<C>, sum_exp = 0, count = 0, below_max = 0;
 
   // The number to subtract: exp(-inf) is 0, whatever the largest is, except for -inf - -inf.
   static __device__ C Base(C max) { return max == kLowest<C> ? C{0} : max; }
   __device__ void Rescale(C larger) {
     if (larger != max) sum_exp *= exp(max - Base(larger));
+    if (count > 0) below_max += count * (Base(max) - Base(larger));
     max = larger;
   }
 };
@@ -180,7 +182,9 @@ __device__ RunningStats<Compute<T>> StatsOfLane(const RowInput<T>& x, int lane, 
     part.ForEach([&](const auto& words, int i, auto) {
       const WidePack<T> wide = WidenPack(words);
       for (int v = 0; v < kPack<T>; ++v) {
-        if (i + v < part.n) stats.sum += wide.at[v];
+        if (i + v >= part.n) break;
+        stats.below_max += wide.at[v] - base;
+        stats.count += 1;
       }
     });
   });
@@ -198,7 +202,9 @@ __device__ void MergeLanes(bool with_sum, RunningStats<C>& stats) {
   const auto add = [](C a, C b) { return a + b; };
   stats.Rescale(LargestOfLanes<kLanes>(stats.max));
   stats.sum_exp = FoldLanes<kLanes>(stats.sum_exp, add);
-  if (with_sum) stats.sum = FoldLanes<kLanes>(stats.sum, add);
+  if (!with_sum) return;
+  stats.below_max = FoldLanes<kLanes>(stats.below_max, add);
+  stats.count = FoldLanes<kLanes>(stats.count, add);
 }
 
 }  // namespace dtensor::kernels::cuda
