@@ -217,7 +217,6 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/process/tcp_link.cc
   runtime/comm/process/tcp_transport.cc
   runtime/comm/process/world_joiner.cc
-  runtime/comm/quiet_thread.cc
   runtime/comm/report.cc
   runtime/comm/send_list.cc
   runtime/comm/shared/board.cc
@@ -230,6 +229,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/world_state.cc
   runtime/core/descriptor.cc
   runtime/core/no_throw.cc
+  runtime/core/quiet_thread.cc
   runtime/device/cpu/caching_allocator.cc
   runtime/device/cpu/cpu_device.cc
   runtime/device/cpu/memory_left.cc

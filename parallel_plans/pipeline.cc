@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/stage.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
@@ -54,9 +54,10 @@ absl::Status CheckArguments(const Context& context, const DeviceMesh& mesh, int6
     return InvalidArgument({"RunPipeline: rank ", absl::StrCat(context.rank()), " is not on ",
                             mesh.ToString(), "; give the mesh of all stages"});
   }
-  if (micro_batches < 1) {
-    return InvalidArgument(
-        {"RunPipeline: ", absl::StrCat(micro_batches), " micro-batches; give 1 or more"});
+  constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+  if (micro_batches < 1 || micro_batches > kMostMicroBatches) {
+    return InvalidArgument({"RunPipeline: ", absl::StrCat(micro_batches),
+                            " micro-batches; give 1 or more, up to 2^20"});
   }
   if (options.bucket_bytes >= 0) return absl::OkStatus();
   return InvalidArgument({"RunPipeline: a bucket of ", absl::StrCat(options.bucket_bytes),
@@ -122,6 +123,10 @@ class Steps {
     if (i >= first_deferred_) deferred.emplace(context_);
     DT_ASSIGN_OR_RETURN(one, loss_(i));
     if (!one.defined()) return InvalidArgument({"RunPipeline: the loss is undefined"});
+    if (&one.context() != &context_) {
+      return InvalidArgument({"RunPipeline: the loss ", one.ToString(), " belongs to another ",
+                              "Context; give that of the model"});
+    }
     sum_ = i == 0 ? TensorOr(one.Detach()) : Add(sum_, one.Detach());
     return sum_.status();
   }
@@ -160,6 +165,10 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
                      const PipelineOptions& options) {
   DT_RETURN_IF_ERROR(CheckArguments(context, mesh, micro_batches, options));
   DT_ASSIGN_OR_RETURN(Context::Stages meshes, StagesOf(mesh, axis));
+  if (!axis.empty() && !context.stages().axis.empty()) {
+    return InvalidArgument({"RunPipeline: on axis \"", axis, "\", in the loss of another on \"",
+                            context.stages().axis, "\"; a stage cannot be cut again"});
+  }
   const int64_t stages = meshes.meshes.size();
   int64_t stage = 0;
   while (!meshes.meshes[stage].Contains(context.rank())) ++stage;
@@ -169,26 +178,28 @@ TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view
   Steps steps(context, first_deferred, micro_batches, loss, options);
   // Without staging, peers read this rank's memory, and need no call of it.
   const bool sends_wait = context.communicator().staging_bytes() > 0;
-  // An exception leaves other ranks waiting, and this one with what it has put off.
-  absl::Cleanup thrown = [&] {
-    context.ForgetLateSends();
-    context.communicator()
-        .Fail(absl::AbortedError("RunPipeline: an exception of the program ended it"))
-        .IgnoreError();
+  const auto run = [&]() -> absl::Status {
+    for (const PipelineStep& step :
+         PipelineSteps(options.schedule, stage, stages, micro_batches, sends_wait)) {
+      const absl::Status status = steps.Run(step);
+      if (status.ok()) continue;
+      // A refusal of the first micro-batch meets all ranks while none waits for another; what they
+      // have put off is not wanted any more. A later one leaves others waiting.
+      context.ForgetLateSends();
+      const bool meets_all =
+          axis.empty() || (step.micro_batch == 0 && step.work != PipelineWork::kWeightGradients);
+      return meets_all ? status : context.communicator().Fail(status);
+    }
+    return absl::OkStatus();
   };
-  for (const PipelineStep& step :
-       PipelineSteps(options.schedule, stage, stages, micro_batches, sends_wait)) {
-    const absl::Status status = steps.Run(step);
-    if (status.ok()) continue;
-    std::move(thrown).Cancel();
-    // A refusal of the first micro-batch meets all ranks while none waits for another; what they
-    // have put off is not wanted any more. A later one leaves others waiting.
+  try {
+    DT_RETURN_IF_ERROR(run());
+  } catch (...) {
+    // It leaves other ranks waiting, and this one with what it has put off.
     context.ForgetLateSends();
-    const bool meets_all =
-        axis.empty() || (step.micro_batch == 0 && step.work != PipelineWork::kWeightGradients);
-    return meets_all ? status : context.communicator().Fail(status);
+    context.communicator().Fail(NoThrow([]() -> absl::Status { throw; })).IgnoreError();
+    throw;
   }
-  std::move(thrown).Cancel();
   return steps.sum();
 }
 

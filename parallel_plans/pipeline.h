@@ -59,10 +59,12 @@ absl::StatusOr<std::string> StageAxisOf(const ParallelPlan& plan);
 // of all losses takes these.) Gradients have the same bits with both schedules.
 //
 // Errors: kInvalidArgument if the mesh has no such axis, or a group of axes of this name; if it
-// does not have this rank; for fewer than 1 micro-batches, or buckets below 0 bytes; for such an
-// operand. Those of `loss` and of Backward: with stages, after the first micro-batch they fail the
-// world, because a refusal, though the same on all ranks, then meets each stage at another step. An
-// exception that leaves `loss` or on_step passes through, and fails the world.
+// does not have this rank; for fewer than 1 micro-batches, or more than 2^20, or buckets below 0
+// bytes; with stages, in the `loss` of another one with stages; for such an operand, and for a loss
+// of another Context. Those of `loss` and of Backward: with stages, after the first micro-batch
+// they fail the world, because a refusal, though the same on all ranks, then meets each stage at
+// another step. An exception that leaves `loss` or on_step passes through, and fails the world with
+// its text.
 TensorOr RunPipeline(Context& context, const DeviceMesh& mesh, absl::string_view axis,
                      int64_t micro_batches,
                      const std::function<TensorOr(int64_t micro_batch)>& loss,

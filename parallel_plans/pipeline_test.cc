@@ -212,9 +212,19 @@ TEST(RunPipeline, RefusesWhatCannotBe) {
     };
     refuses(RunPipeline(context, mesh, "tp", 2, none), "no axis");
     refuses(RunPipeline(context, mesh, "pp", 0, none), "0 micro-batches");
+    refuses(RunPipeline(context, mesh, "pp", int64_t{1} << 50, none), "up to 2^20");
+    refuses(RunPipeline(context, mesh, "pp", 2,
+                        [&](int64_t) { return RunPipeline(context, mesh, "pp", 2, none); }),
+            "in the loss of another on \"pp\"");
     refuses(RunPipeline(context, mesh, "pp", 1, none, {.bucket_bytes = -1}), "-1 bytes");
     refuses(RunPipeline(context, mesh, "pp", 1, [](int64_t) { return DistributedTensor(); }),
             "the loss is undefined");
+    DT_RETURN_IF_ERROR(RunRanks(1, [&](Context& other) -> absl::Status {
+      refuses(RunPipeline(context, mesh, "", 1,
+                          [&](int64_t) { return Full(other, {}, {}, {}, DType::kF32, 0); }),
+              "belongs to another Context");
+      return absl::OkStatus();
+    }));
     if (context.rank() == 1) {
       refuses(RunPipeline(context, *mesh.At("pp", 0), "pp", 1, none), "rank 1 is not on");
     }
@@ -299,7 +309,8 @@ TEST(RunPipeline, EndsTheWorldWithAnException) {
     EXPECT_FALSE(context.defers_sends());
     return context.FinishLateSends();
   });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, HasSubstr("an exception")));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
+                               HasSubstr("rank 1: threw an exception: not now")));
 }
 
 // Its gradient moves forward, where those of activations move back.

@@ -18,6 +18,7 @@
 #include "dtensor/checkpoint/world_content.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/tensor/gather_values.h"
@@ -230,7 +231,7 @@ struct CheckpointSaver::Pending {
   }
   bool Start() {
     return NoThrow([this] {
-             thread = std::thread([this] { Run(); });
+             thread = QuietThread([this] { Run(); });
              return absl::OkStatus();
            })
         .ok();

@@ -45,7 +45,8 @@ struct CheckpointContent {
 
 struct SaveOptions {
   // How many checkpoints are kept: after this one is saved, checkpoints of earlier steps are
-  // removed, except for the latest keep_last - 1. 0: all are kept.
+  // removed, except for the latest keep_last - 1. 0: all are kept. So Wait() before loading from
+  // the folder: a save that still runs may remove what is being read.
   int keep_last = 0;
   // Save returns as soon as what this rank writes (its share of the bytes) has been copied to host
   // memory. A thread writes it while the rank goes on.

@@ -75,6 +75,7 @@ class TrainingLoader {
   // --- What can be refused before anything is written.
   absl::Status FindParameters() {
     if (state_.model == nullptr) return InvalidArgument({"there is no model"});
+    DT_RETURN_IF_ERROR(CheckAreOfContext(context_, *state_.model));
     DT_RETURN_IF_ERROR(optimized_.CheckAreOf(*state_.model));
     for (NamedParameter& named : NamedParameters(*state_.model)) {
       for (const auto& names : named.names) known_.insert(names.begin(), names.end());

@@ -27,6 +27,18 @@ std::vector<NamedParameter> NamedParameters(Module& model) {
   return all;
 }
 
+absl::Status CheckAreOfContext(const Context& context, Module& model) {
+  absl::Status status;
+  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    const DistributedTensor& tensor = parameter.tensor;
+    if (!tensor.defined() || &tensor.context() == &context) return;
+    status.Update(
+        InvalidArgument({"the model's ", path, " belongs to another Context, that of ",
+                         "another world; give the Context that its plan was applied in"}));
+  });
+  return status;
+}
+
 OptimizedParameters::OptimizedParameters(const Optimizer* optimizer) : optimizer_(optimizer) {
   if (optimizer == nullptr) return;
   for (const DistributedTensor& tensor : optimizer->parameters()) {

@@ -11,6 +11,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/optimizer.h"
 #include "dtensor/runtime/core/hash_map.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor {
 
@@ -37,6 +38,10 @@ struct NamedParameter {
   std::vector<std::vector<std::string>> names;  // per path: of the parts, or of the parameter
 };
 std::vector<NamedParameter> NamedParameters(Module& model);
+
+// Whether the model's parameters, those that have memory, belong to this Context. Errors:
+// kInvalidArgument, naming one that does not.
+absl::Status CheckAreOfContext(const Context& context, Module& model);
 
 // The set of parameters that an optimizer steps.
 class OptimizedParameters {

@@ -103,8 +103,9 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
   CheckpointContent content;
   content.step = state.step;
   const OptimizedParameters optimized(state.optimizer);
-  if (const absl::Status fits = optimized.CheckAreOf(*state.model); !fits.ok()) {
-    return InvalidArgument({"SaveCheckpoint: ", fits.message()});
+  for (const absl::Status& fits :
+       {CheckAreOfContext(context, *state.model), optimized.CheckAreOf(*state.model)}) {
+    if (!fits.ok()) return InvalidArgument({"SaveCheckpoint: ", fits.message()});
   }
   for (const NamedParameter& named : NamedParameters(*state.model)) {
     if (!named.parameter->tensor.defined()) {

@@ -168,6 +168,10 @@ TensorOr Parameter::ValueOn(const DeviceMesh& mesh) const {
 }
 
 absl::Status Parameter::Write(const DistributedTensor& value) const {
+  if (!value.defined()) {
+    return InvalidArgument(
+        {"a parameter ", tensor.ToString(), " cannot have the value of an ", "undefined tensor"});
+  }
   if (&value.context() != &tensor.context()) {
     return InvalidArgument({"a parameter ", tensor.ToString(), " cannot have the value ",
                             value.ToString(), ", which belongs to another Context"});

@@ -116,6 +116,7 @@ class DistributedTensor {
   }
 
   // --- Gradients (autograd.h).
+  // Whether it is a leaf that wants a gradient. (In PyTorch this is true of results, too.)
   bool requires_grad() const;
   // Errors: kInvalidArgument for an undefined tensor, or one that does not hold floats;
   // kFailedPrecondition for the result of a recorded operator, which is no leaf.

@@ -26,12 +26,6 @@ absl::Status Begin(Exchange& exchange) {
   Context& context = *exchange.leaves[0]->context;
   const WorkScope scope(context, exchange.leaves[0]->gather->group->ScopeIn(context));
   const bool reads = !exchange.plans[0]->plan().moves_nothing();
-  for (Tensor& source : exchange.sources) {
-    // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
-    // would move it.
-    if (absl::Status status = source.EndBorrow(); !status.ok())
-      return context.communicator().Fail(status);
-  }
   const ExchangeCaller caller("Gather", exchange.lineage, exchange.leaves[0]->lineage);
   const TraceReason reason(context.tracer(), TraceCause::kGather);
   DT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRedistribution> pending,

@@ -48,12 +48,6 @@ absl::Status GradientBuckets::Add(const TensorImplPtr& leaf, TensorImplPtr gradi
 absl::Status GradientBuckets::Begin(Bucket bucket) {
   DT_RETURN_IF_ERROR(FinishBegun());
   Context& context = *bucket.members[0].leaf->context;
-  for (Tensor& source : bucket.sources) {
-    // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
-    // would move it.
-    if (absl::Status status = source.EndBorrow(); !status.ok())
-      return context.communicator().Fail(status);
-  }
   const ExchangeCaller caller(who_, bucket.lineage, kGradientLineage);
   const TraceReason reason(context.tracer(), TraceCause::kReduceGradients);
   DT_ASSIGN_OR_RETURN(bucket.pending, BeginCoalesced(context, std::move(bucket.plans),

@@ -33,10 +33,10 @@ Context& JoinedWorld::context() { return **context_; }
 absl::Status JoinedWorld::CheckTraceFile() const { return trace_->Check(); }
 
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
-  if (std::exchange(left_, true)) return world_->Leave(status);  // returns the same as before
-  absl::Status result = world_->Leave(context_->Finish(status));
-  result.Update(trace_->Write());
-  return result;
+  if (std::exchange(left_, true)) return result_;
+  result_ = world_->Leave(context_->Finish(status));
+  result_.Update(trace_->Write());
+  return result_;
 }
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(RankJoiner join,

@@ -67,6 +67,7 @@ class JoinedWorld {
   const int local_rank_;
   const ExceptionWatch exceptions_;
   bool left_ = false;
+  absl::Status result_;  // of the first Leave
 };
 
 // Joins the world that the options and the environment describe. Under mpirun and Slurm, a program

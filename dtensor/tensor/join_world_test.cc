@@ -3,6 +3,7 @@
 #include "dtensor/tensor/join_world.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -89,6 +90,22 @@ TEST(JoinedWorld, TensorsOutliveIt) {
   EXPECT_FALSE(ToGlobal<float>(kept[0]).ok());
 }
 
+// It has no memory any more.
+TEST(JoinedWorld, SoDoesOneThatWasRedistributedInPlace) {
+  std::vector<DistributedTensor> kept(2);
+  const auto left = OnPair([&](Context& context) -> absl::Status {
+    DistributedTensor& x = kept[context.rank()];
+    DT_ASSIGN_OR_RETURN(x, Twos(context));
+    const RedistributeOptions in_place = {.plan = RedistributionOptions{.in_place = true}};
+    DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Replicate()}, in_place));
+    return ToGlobal<float>(y).status();
+  });
+  EXPECT_THAT(left, ElementsAre(IsOk(), IsOk()));
+  EXPECT_EQ(kept[1].context().rank(), 1);
+  EXPECT_THAT(kept[1].Redistribute({Replicate()}).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the world is over")));
+}
+
 TEST(JoinedWorld, SoDoesAResultThatIsOnItsWay) {
   DistributedTensor kept;
   const auto left = OnPair([&](Context& context) -> absl::Status {
@@ -111,6 +128,19 @@ TEST(JoinedWorld, GoesWhenItsTensorsHaveGone) {
     });
     for (const absl::Status& status : left) DT_ASSERT_OK(status) << "world " << world;
   }
+}
+
+TEST(JoinedWorld, LeavesWithOneStatus) {
+  const std::filesystem::path folder = testing::TempDir() + "join_world_test";
+  std::filesystem::create_directories(folder);
+  JoinOptions alone = OfRank(PairOptions(), 0);
+  alone.size = 1;
+  const std::string file = folder / "trace.json";
+  DT_ASSERT_OK_AND_ASSIGN(const auto world, JoinWorld(alone, ContextOptions{.trace_file = file}));
+  std::filesystem::remove_all(folder);
+  const absl::Status left = world->Leave(absl::OkStatus());
+  EXPECT_THAT(left, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("trace.json")));
+  EXPECT_EQ(world->Leave(absl::OkStatus()), left);
 }
 
 TEST(JoinedWorld, PeersHearOfAnExceptionThatEndsARank) {

@@ -46,14 +46,10 @@ absl::StatusOr<Tensor> RunOrSend(Context& context,
                                  const Tensor& source, const ExchangeCaller& caller) {
   if (!OnlySends(context, plan->plan())) return RunPlan(context, *plan, source, caller);
   DT_ASSIGN_OR_RETURN(Tensor none, NoElements(context, *plan));
-  // If it has borrowed its memory, the lender's next write would move it.
-  Tensor sent = source;
-  if (absl::Status status = sent.EndBorrow(); !status.ok())
-    return context.communicator().Fail(status);
   DT_ASSIGN_OR_RETURN(const std::shared_ptr<PendingRedistribution> pending,
-                      BeginPlan(context, std::move(plan), sent, caller));
+                      BeginPlan(context, std::move(plan), source, caller));
   if (pending->delivery() != Delivery::kDone) return pending->Wait();
-  context.AddRead(sent, pending);
+  context.AddRead(source, pending);
   return none;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/trace/trace_recorder.h"
 
 namespace dtensor {
@@ -40,6 +41,17 @@ ExchangeCaller Noted(Context& context, const RankRedistributionPlan& first, size
   return noted;
 }
 
+// Peers read these while this rank goes on. If one has borrowed its memory, the lender's next write
+// would move it.
+absl::Status EndBorrows(Context& context, absl::Span<const Tensor> sources) {
+  for (const Tensor& source : sources) {
+    if (const absl::Status status = source.EndBorrow(); !status.ok()) {
+      return context.communicator().Fail(status);
+    }
+  }
+  return absl::OkStatus();
+}
+
 void End(Context& context, const ExchangeCaller& noted) {
   if (context.tracer() != nullptr) context.tracer()->Close(noted.cause.event);
 }
@@ -68,6 +80,7 @@ absl::StatusOr<std::vector<Tensor>> RunCoalesced(
 absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginPlan(
     Context& context, std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
     const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(EndBorrows(context, {&source, 1}));
   const ExchangeCaller noted = Noted(context, *plan, 1, /*asynchronous=*/true, caller);
   return PendingRedistribution::Begin(std::move(plan), source, context.communicator(), noted);
 }
@@ -75,6 +88,7 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginPlan(
 absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
     Context& context, std::vector<std::shared_ptr<const RankRedistributionPlan>> plans,
     std::vector<Tensor> sources, const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(EndBorrows(context, sources));
   const ExchangeCaller noted =
       Noted(context, *plans[0], plans.size(), /*asynchronous=*/true, caller);
   return PendingRedistribution::BeginCoalesced(std::move(plans), std::move(sources),

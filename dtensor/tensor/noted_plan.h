@@ -16,7 +16,8 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // As ExecutePlan, ExecuteCoalesced and PendingRedistribution's Begin and BeginCoalesced, with the
-// Context's communicator.
+// Context's communicator. BeginPlan and BeginCoalesced end the sources' borrows
+// (Tensor::EndBorrow).
 absl::StatusOr<Tensor> RunPlan(Context& context, const RankRedistributionPlan& plan,
                                const Tensor& source, const ExchangeCaller& caller);
 absl::StatusOr<std::vector<Tensor>> RunCoalesced(

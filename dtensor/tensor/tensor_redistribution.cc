@@ -297,8 +297,10 @@ namespace {
 absl::StatusOr<Tensor> Consume(TensorImpl& impl) {
   Context& context = *impl.context;
   DT_RETURN_IF_ERROR(context.FinishReads(AliasRoot(impl)));
-  Tensor local = std::move(impl.local);
-  impl.local = Tensor();
+  // No elements, but as any tensor of the device it keeps the Context alive.
+  auto nothing = Tensor::Empty(context.device(), impl.spec->dtype, {0});
+  if (!nothing.ok()) return context.communicator().Fail(nothing.status());
+  Tensor local = std::exchange(impl.local, *std::move(nothing));
   impl.remembered.clear();
   impl.twin = nullptr;
   impl.unsettled = std::make_unique<Unsettled>();
@@ -331,10 +333,6 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     DT_ASSIGN_OR_RETURN(moved->local, RunOrSendLater(*impl, source, plan, caller));
     return moved;
   }
-  // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
-  // would move it.
-  if (absl::Status status = source.EndBorrow(); !status.ok())
-    return context.communicator().Fail(status);
   if (plan->plan().moves_nothing()) root = Tensor();
   moved->unsettled = std::make_unique<Unsettled>();
   DT_ASSIGN_OR_RETURN(moved->unsettled->pending,

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <vector>
 
@@ -26,14 +28,19 @@ constexpr size_t kMostBytes = 160;  // of 255 in a name; the other parts take 60
 
 constexpr absl::string_view kUnknown = "unknown";
 
-// Identifies the boot and process namespace; without it, process numbers mean nothing.
+// Identifies the boot and process namespace; without it, process numbers mean nothing. Machines
+// that were started from one snapshot differ in their name, or in DTENSOR_HOST.
 std::string Machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   if (boot.empty()) return std::string(kUnknown);
   struct stat processes = {};
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
-  const std::string text = absl::StrCat(boot, ".", known ? processes.st_ino : 0);
+  char name[HOST_NAME_MAX + 1] = {};
+  if (gethostname(name, HOST_NAME_MAX) != 0) name[0] = 0;
+  const char* const told = std::getenv("DTENSOR_HOST");
+  const std::string text = absl::StrCat(boot, ".", known ? processes.st_ino : 0, ".", name, ".",
+                                        told != nullptr ? told : "");
   return absl::StrFormat("%08x", Crc32c(0, text.data(), text.size()));
 }
 

@@ -4,7 +4,8 @@
 //
 //   .NAME.MACHINE.PID.NUMBER.tmp
 //
-// MACHINE is a digest of the boot and of the namespace of process numbers.
+// MACHINE is a digest of the boot, the namespace of process numbers, the host's name and what
+// DTENSOR_HOST says.
 #ifndef DTENSOR_RUNTIME_IO_TEMPORARY_NAME_H_
 #define DTENSOR_RUNTIME_IO_TEMPORARY_NAME_H_
 

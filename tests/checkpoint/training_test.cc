@@ -311,6 +311,25 @@ TEST(Training, RefusesAnOptimizerOfOtherParameters) {
   }));
 }
 
+// On both ranks of the new world, and before anything is written in the old one.
+TEST(Training, RefusesAModelOfAnotherWorld) {
+  MemoryFiles files;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    const TrainingPlace place = {.mesh = "dp=2"};
+    DT_ASSIGN_OR_RETURN(const auto run, TrainingRun::Create(context, place));
+    DT_RETURN_IF_ERROR(SaveCheckpoint(context, "run", run->state(), {.files = &files}));
+    return RunRanks(1, [&](Context& old) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const auto other, TrainingRun::Create(old, {.seed = 2}));
+      DT_ASSIGN_OR_RETURN(const RunValues before, other->Values());
+      const auto of_another = Refuses(HasSubstr("belongs to another Context"));
+      EXPECT_THAT(LoadCheckpoint(context, "run", other->state(), files), of_another);
+      EXPECT_THAT(SaveCheckpoint(context, "run", other->state(), {.files = &files}), of_another);
+      EXPECT_THAT(other->Values(), IsOkAndHolds(before));
+      return absl::OkStatus();
+    });
+  }));
+}
+
 TEST(Training, RefusesToSaveAScheduleThatCannotBeRead) {
   MemoryFiles files;
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {

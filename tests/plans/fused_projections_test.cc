@@ -153,6 +153,9 @@ TEST(StateDict, IsLoadedWhereItFitsAlone) {
                 Refuses(AllOf(HasSubstr(key), HasSubstr("the model's is [8, 16]"))));
     state[key] = DistributedTensor();
     EXPECT_THAT(LoadStateDict(model, state), Refuses(HasSubstr("undefined")));
+    model.VisitParameters([](const std::string&, Parameter& parameter) {
+      EXPECT_THAT(parameter.Write(DistributedTensor()), Refuses(HasSubstr("undefined")));
+    });
     const auto of_another_world = [&](Context& other) -> absl::Status {
       DT_ASSIGN_OR_RETURN(state[key], Full(other, {}, {}, good.at(key).shape(), DType::kF32, 0));
       EXPECT_THAT(LoadStateDict(model, state), Refuses(HasSubstr("belongs to another Context")));

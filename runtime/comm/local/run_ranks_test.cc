@@ -2,12 +2,15 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <mutex>
@@ -207,6 +210,37 @@ TEST(RunLocalRanks, PinsThreadsOnlyWhenAsked) {
     EXPECT_EQ(CoresOfThisThread(), all);
     return absl::OkStatus();
   }));
+}
+
+// Longer than the time-out; and a rank that others wait for has gone on before it meets them.
+absl::Status RunWhileStopped() {
+  const pid_t process = getpid();
+  if (fork() == 0) {
+    const auto after = [](int milliseconds) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    };
+    after(300), kill(process, SIGSTOP), after(2500), kill(process, SIGCONT);
+    _exit(0);
+  }
+  return RunLocalRanks(3,
+                       [](Communicator& communicator, Device&) {
+                         const auto seconds =
+                             std::chrono::seconds(communicator.rank() == 1 ? 3 : 0);
+                         std::this_thread::sleep_for(seconds);
+                         return communicator.Barrier("all are there");
+                       },
+                       {.timeout_seconds = 1.8});
+}
+
+TEST(RunLocalRanksDeathTest, AProcessThatIsStoppedGoesOn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const absl::Status status = RunWhileStopped();
+        std::fputs(status.ToString().c_str(), stderr);
+        std::exit(status.ok() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 // --- Tensors that are taken out of a run.

@@ -9,7 +9,10 @@
 namespace dtensor {
 namespace {
 
+using Seconds = std::chrono::duration<double>;
+
 constexpr std::chrono::seconds kLookForCycles(1);
+constexpr Seconds kSlice(0.1);  // of a sleep
 
 }  // namespace
 
@@ -41,20 +44,22 @@ absl::Status World::Sleep(const Wait& wait, uint64_t alarm) {
 }
 
 absl::Status World::SleepPublished(const Wait& wait, uint64_t alarm) {
-  const auto start = Clock::now();
-  const auto deadline = start + std::chrono::duration_cast<Clock::duration>(timeout_);
-  auto look = start + kLookForCycles;
+  Seconds waited(0), looked(0);
   while (true) {
-    wait.group.SleepUntil(std::min(deadline, look), [&] {
+    const auto start = Clock::now();
+    const Seconds slice = std::min(kSlice, timeout_ - waited);
+    wait.group.SleepUntil(start + std::chrono::duration_cast<Clock::duration>(slice), [&] {
       return wait.over() || alarm_.load(std::memory_order_seq_cst) != alarm;
     });
     if (wait.over()) return absl::OkStatus();
     alarm = alarm_.load(std::memory_order_seq_cst);
     if (absl::Status status = CheckAlarm(wait); !status.ok()) return status;
-    const auto now = Clock::now();
-    if (now < std::min(deadline, look)) continue;
-    if (absl::Status status = CheckSilence(wait, now >= deadline); !status.ok()) return status;
-    look = now + kLookForCycles;
+    // While the process is stopped, nobody can do what is waited for.
+    waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
+    const bool timed_out = waited >= timeout_;
+    if (!timed_out && waited - looked < kLookForCycles) continue;
+    looked = waited;
+    if (absl::Status status = CheckSilence(wait, timed_out); !status.ok()) return status;
   }
 }
 

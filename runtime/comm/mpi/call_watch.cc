@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 
 namespace dtensor {
 namespace {

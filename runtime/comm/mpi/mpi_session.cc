@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/mpi/call_watch.h"
-#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -40,8 +40,11 @@ class Session {
   absl::Status Start(const MpiStop& stop) {
     std::unique_lock lock(mutex_);
     if (state_ == State::kNone) {
+      DT_RETURN_IF_ERROR(NoThrow([this] {
+        QuietThread([this] { Run(); }).detach();
+        return absl::OkStatus();
+      }));
       state_ = State::kStarting;
-      QuietThread([this] { Run(); }).detach();
     }
     while (state_ == State::kStarting) {
       if (changed_.wait_for(lock, microseconds(500)) != std::cv_status::timeout) continue;

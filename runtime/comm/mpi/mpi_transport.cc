@@ -289,6 +289,10 @@ bool MpiTransport::Look() {
     return MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
                         statuses.data());
   });
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+    LoseAll(MpiError("MPI_Testsome", code));
+    return any_note;
+  }
   if (count == MPI_UNDEFINED || count == 0) return any_note;
   std::vector<Transfer*> finished;
   for (int i = 0; i < count; ++i) {
@@ -327,6 +331,7 @@ bool MpiTransport::TakeNotesIn() {
     const int code = watch_.Call("MPI_Improbe", [&] {
       return MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &found, &message, &status);
     });
+    if (code != MPI_SUCCESS) LoseAll(MpiError("MPI_Improbe", code));
     if (code != MPI_SUCCESS || found == 0) return any;
     any = true;
     int size = 0;
@@ -378,6 +383,12 @@ void MpiTransport::Read(int peer, absl::string_view text) {
 
 void MpiTransport::Lose(int peer, const absl::Status& why) {
   if (peers_[peer]->lost.ok()) peers_[peer]->lost = why;
+}
+
+void MpiTransport::LoseAll(const absl::Status& why) {
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (peers_[peer] != nullptr) Lose(static_cast<int>(peer), why);
+  }
 }
 
 uint64_t MpiTransport::moved(int peer) const { return peers_[peer]->moved; }

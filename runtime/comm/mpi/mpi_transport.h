@@ -81,6 +81,7 @@ class MpiTransport final : public MessageTransport {
   void Read(int peer, absl::string_view text);
   void Match(int peer, uint64_t channel);
   void Lose(int peer, const absl::Status& why);
+  void LoseAll(const absl::Status& why);  // MPI does not say whose message it is
 
   const MPI_Comm comm_;
   WorldState& world_;

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -260,7 +261,7 @@ bool NcclGroup::AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadlin
 void NcclGroup::BeginAbort(const std::shared_ptr<State>& state) {
   if (state->over.exchange(true)) return;
   const absl::Status started = NoThrow([&] {
-    std::thread([state] { state->Abort(); }).detach();
+    QuietThread([state] { state->Abort(); }).detach();
     return absl::OkStatus();
   });
   if (!started.ok()) state->over = false;

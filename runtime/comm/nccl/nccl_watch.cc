@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
@@ -25,7 +26,11 @@ constexpr seconds kStreamEnds(1);  // for work that has begun, once it was abort
 }  // namespace
 
 NcclWatch::NcclWatch(int rank, Device& device, Device& queue, WorldState& world)
-    : rank_(rank), device_(device), queue_(queue), world_(world), thread_([this] { Run(); }) {}
+    : rank_(rank),
+      device_(device),
+      queue_(queue),
+      world_(world),
+      thread_(QuietThread([this] { Run(); })) {}
 
 NcclWatch::~NcclWatch() { Stop(); }
 

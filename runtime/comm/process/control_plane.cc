@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/admission.h"
 
@@ -115,7 +115,12 @@ absl::Status ControlPlane::Admit() {
     if (!host.ok()) return Gone(rank, host.status());
     // It is on this host, which others reach by the address that they know.
     cards_[rank].host = IsLoopback(*host) ? "" : *std::move(host);
-    const auto frame = peer.link.Await(NetClock::now() + kGrace);
+    const auto frame = peer.link.Await(std::max(deadline, NetClock::now() + kGrace));
+    if (absl::IsDeadlineExceeded(frame.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", rank, " came, and then said nothing for ", options_.timeout_seconds,
+                       " s; is its process stopped?"));
+    }
     if (!frame.ok()) return Gone(rank, frame.status());
     if (frame->type != TypeOf(ControlMessage::kCard)) {
       return Gone(rank, InvalidArgument({"it sent what no rank sends"}));

@@ -138,11 +138,12 @@ absl::Status PullCommunicator<WorldType>::Start(const Collective& collective,
     if (world_.failed()) return world_.failure();
   }
   ++in.number;
+  // Before peers may read: it allocates, and may throw.
+  if (ReceivesNothing(parts)) Count(collective, 0, 0);
   DT_RETURN_IF_ERROR(Post(collective, parts, in));
   in.collective = &collective;
   in.parts = parts;
   in.begun = ++begun_;
-  if (ReceivesNothing(parts)) Count(collective, 0, 0);
   return absl::OkStatus();
 }
 

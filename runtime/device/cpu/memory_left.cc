@@ -34,7 +34,8 @@ int64_t CachedFiles(const std::string& folder, const Files& files) {
 std::optional<int64_t> LeftBy(const std::string& folder, const Files& files) {
   const std::optional<int64_t> limit = ReadNumber(folder + files.limit);
   const std::optional<int64_t> used = ReadNumber(folder + files.used);
-  if (!limit || !used) return std::nullopt;
+  constexpr int64_t kNoLimit = int64_t{1} << 62;  // version 1 has a number for it, near 2^63
+  if (!limit || !used || *limit >= kNoLimit) return std::nullopt;
   return std::max<int64_t>(0, *limit - *used + CachedFiles(folder, files));
 }
 

@@ -1,8 +1,8 @@
 // QuietThread: a thread of the library that receives none of the program's signals. Handlers,
 // sigwait and signalfd are for the program's own threads: a signal that they block must not be
 // delivered here.
-#ifndef DTENSOR_RUNTIME_COMM_QUIET_THREAD_H_
-#define DTENSOR_RUNTIME_COMM_QUIET_THREAD_H_
+#ifndef DTENSOR_RUNTIME_CORE_QUIET_THREAD_H_
+#define DTENSOR_RUNTIME_CORE_QUIET_THREAD_H_
 
 #include <functional>
 #include <thread>
@@ -18,4 +18,4 @@ std::thread QuietThread(std::function<void()> run);
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_COMM_QUIET_THREAD_H_
+#endif  // DTENSOR_RUNTIME_CORE_QUIET_THREAD_H_

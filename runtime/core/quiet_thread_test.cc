@@ -1,4 +1,4 @@
-#include "dtensor/runtime/comm/quiet_thread.h"
+#include "dtensor/runtime/core/quiet_thread.h"
 
 #include <pthread.h>
 #include <signal.h>
