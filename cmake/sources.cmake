@@ -98,6 +98,7 @@ set(DTENSOR_ALGEBRA_ABSL
 set(DTENSOR_DTENSOR_SOURCES
   dtensor/attention/attention.cc
   dtensor/attention/attention_kernel.cc
+  dtensor/attention/attention_rows.cc
   dtensor/attention/ring_executor.cc
   dtensor/attention/ring_moves.cc
   dtensor/ops/arithmetic.cc
@@ -153,6 +154,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/implicit_moves.cc
   dtensor/tensor/initial_values.cc
   dtensor/tensor/join_world.cc
+  dtensor/tensor/key_lengths.cc
   dtensor/tensor/late_send.cc
   dtensor/tensor/late_values.cc
   dtensor/tensor/local_cast.cc
@@ -346,6 +348,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/tensor/gather_group.h
   dtensor/tensor/gather_values.h
   dtensor/tensor/join_world.h
+  dtensor/tensor/key_lengths.h
   dtensor/tensor/local_cast.h
   dtensor/tensor/local_map.h
   dtensor/tensor/local_world.h

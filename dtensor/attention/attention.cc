@@ -34,6 +34,13 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
   if (k != operands[2]->shape) return refuse("k and v must have one shape [b, t, hkv, d]");
   if (q[0] != k[0]) return refuse("q and k must have one batch size");
   if (q[3] != k[3] || q[3] == 0) return refuse("q and k must have one head size d > 0");
+  if (operands[1]->dtype != operands[0]->dtype || operands[2]->dtype != operands[0]->dtype) {
+    return refuse("q, k and v must have one type; use Cast()");
+  }
+  if (operands.size() == 4 && operands[3]->shape != Dims({q[0]})) {
+    return refuse(absl::StrCat("key_lengths are ", operands[3]->ToString(),
+                               "; give one for each of the ", q[0], " batch entries"));
+  }
   if (k[2] == 0 || q[2] % k[2] != 0) {
     return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
                                " key heads evenly; choose hq as a multiple of hkv"));
@@ -126,6 +133,7 @@ absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request
   }
   if (plan->kind == AttentionPlanKind::kRing) return choice;  // the rule's own layouts
   choice.operands = {plan->q, plan->kv, plan->kv};
+  if (request.operands.size() == 4) choice.operands.push_back(request.assignment.operands[3]);
   if (plan->kind == AttentionPlanKind::kAllToAll) choice.results = {problem.q};
   return choice;
 }
@@ -163,16 +171,23 @@ absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const De
 
 namespace {
 
-// The second result is the logarithm of each row's sum of exponentials, for backward.
+// The second result is the logarithm of each row's sum of exponentials, for backward. A fourth
+// operand, if there is one: key_lengths.
+absl::StatusOr<RuleText> AttentionRule(absl::Span<const Dims> shapes, AttrsView) {
+  return RuleText{absl::StrCat("b s (h g) d!, b t~s h d!, b t~s h d!",
+                               shapes.size() == 4 ? ", b" : "", " -> b s (h g) d!, b (h g) s"),
+                  {}};
+}
+
 const OpDef kAttentionOp = {
     .name = "Attention",
-    .rule = "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!, b (h g) s",
+    .describe = AttentionRule,
     .attrs = &kAttrsType<AttentionAttrs>,
-    .types = TypeSet::Floats(),
+    .operand_types = {TypeSet::Floats(), TypeSet::Floats(), TypeSet::Floats(), TypeSet::Integers()},
     .check = AttentionCheck,
     .result_dtype = AttentionType,
     .every_device = {AttentionForward, AttentionBackward},
-    .saved_operands = 0b111,
+    .saved_operands = 0b1111,
     .saved_results = 0b11,
     .optional_result_gradients = 0b10,
     .choose_layouts = AttentionLayouts,
@@ -228,6 +243,13 @@ absl::Status RowsInARing(const DistributedTensor& q, const DistributedTensor& k)
        SpecsText(specs), "); bring q to where its sequence is whole"});
 }
 
+// Lengths, of a stage's batch too: moves nothing if every rank of q's mesh has them.
+TensorOr OnMeshOf(const DistributedTensor& q, const DistributedTensor& lengths) {
+  if (&lengths.context() != &q.context() || lengths.mesh() == q.mesh()) return lengths;
+  DT_ASSIGN_OR_RETURN(const Layout there, lengths.layout().OnMesh(q.mesh()));
+  return lengths.Redistribute(there);
+}
+
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr& q,
                                                                   const TensorOr& k,
                                                                   const TensorOr& v,
@@ -251,7 +273,12 @@ absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr
       values.row_offsets = options.row_offsets;
     }
   }
-  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, values);
+  const DistributedTensor& lengths = options.key_lengths;
+  if (!lengths.defined()) {
+    return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, values);
+  }
+  const TensorOr there = OnMeshOf(*q, lengths);
+  return DispatchAll(internal::kAttentionOp, {&q, &k, &v, &there}, attrs, values);
 }
 
 }  // namespace

@@ -8,9 +8,12 @@
 #include "absl/container/inlined_vector.h"
 #include "dtensor/attention/attention_op.h"
 #include "dtensor/attention/attention_plan.h"
+#include "dtensor/attention/attention_rows.h"
 #include "dtensor/attention/ring_executor.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/index_error.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/op_helpers.h"
@@ -34,24 +37,27 @@ const AttentionState& StateOf(const Decision& decision) {
   return static_cast<const AttentionState&>(*decision.state);
 }
 
-// Runs the kernel on all queries at once, or, if batch entries have offsets of their own, on each
-// entry separately.
-absl::Status RunKernel(const OpCall& call, const Tensor& q, const Tensor& k, const Tensor& v,
-                       kernels::AttentionStep step, const Tensor& o, const Tensor& lse) {
-  const absl::Span<const int64_t> offsets = call.values.row_offsets;
-  if (offsets.empty()) {
-    return kernels::Attention(call.device(), q, k, v, step, nullptr, o, lse);
+// Of this rank's batch entries: the offsets of the call, and the lengths of operand 3, if there is
+// one. On meta there are no lengths to read: all keys count. Errors: kOutOfRange for a length that
+// is negative or above t.
+template <typename Call>
+absl::StatusOr<AttentionRows> RowsOf(const Call& call) {
+  const IndexSet entries = call.OperandIndices(0, 0);
+  AttentionRows rows;
+  if (!call.values.row_offsets.empty()) {
+    for (int64_t r = 0; r < entries.size(); ++r) {
+      rows.offsets.push_back(call.values.row_offsets[entries.At(r)]);
+    }
   }
-  const IndexSet rows = call.OperandIndices(0, 0);
-  const IndexSet positions = step.q_positions, batches = step.dropout.batches;
-  for (int64_t r = 0; r < q.size(0); ++r) {
-    const auto row = [r](const Tensor& x) { return x.Narrow(0, r, 1); };
-    step.q_positions = positions.Shifted(offsets[rows.At(r)]);
-    step.dropout.batches = batches.Slice(r, r + 1);
-    DT_RETURN_IF_ERROR(
-        kernels::Attention(call.device(), row(q), row(k), row(v), step, nullptr, row(o), row(lse)));
+  if (call.decision.operands.size() < 4 || call.device().is_meta()) return rows;
+  const int64_t t = call.decision.operands[1]->shape[1];
+  DT_ASSIGN_OR_RETURN(rows.lengths, ReadIds(call.operands[3]));
+  for (int64_t r = 0; r < entries.size(); ++r) {
+    const int64_t length = rows.lengths[r];
+    if (length >= 0 && length <= t) continue;
+    return ToStatus(IndexError{"the length of the keys,", length, entries.At(r), t + 1});
   }
-  return absl::OkStatus();
+  return rows;
 }
 
 kernels::AttentionStep StepOf(const AttentionState& state, const CallValues& values) {
@@ -89,8 +95,8 @@ absl::StatusOr<Inputs> Prepare(Device& device, const Tensors& operands, bool rin
 
 // Computes the results over this rank's keys, packed as [b, s, h, d + 1]. They are gathered with
 // one all-gather, and every rank merges them in the same way.
-absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
-                           const kernels::AttentionStep& step) {
+absl::Status ForwardMerged(const OpCall& call, const Inputs& in, const kernels::AttentionStep& step,
+                           const AttentionRows& rows) {
   Device& device = call.device();
   const Tensor &o = call.results[0], &lse = call.results[1];
   const int64_t d = o.size(3);
@@ -103,7 +109,7 @@ absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
   DT_ASSIGN_OR_RETURN(const Tensor packed,
                       Tensor::Empty(device, lse.dtype(), {o.size(0), o.size(1), o.size(2), d + 1}));
   const kernels::AttentionPart mine = halves(packed);
-  DT_RETURN_IF_ERROR(RunKernel(call, in.q, in.k, in.v, step, mine.o, mine.lse));
+  DT_RETURN_IF_ERROR(AttendInRows(device, rows, in.q, in.k, in.v, step, nullptr, mine.o, mine.lse));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("t", packed));
   std::vector<kernels::AttentionPart> parts;
   for (int64_t i = 0; i < all.size(0); ++i) {
@@ -151,13 +157,14 @@ absl::Status AttentionForward(const OpCall& call) {
   const Tensor &o = call.results[0], &lse = call.results[1];
   if (HasNoHeads(o)) return absl::OkStatus();
   Device& device = call.device();
+  DT_ASSIGN_OR_RETURN(const AttentionRows rows, RowsOf(call));
   DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   if (state.ring) {
-    return RunRing(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,
+    return RunRing(*state.ring, {step.scale, step.dropout, call.lineage, rows}, in.q, in.k, in.v,
                    call.context.communicator(), "Attention", o, lse);
   }
-  if (state.merges) return ForwardMerged(call, in, step);
-  return RunKernel(call, in.q, in.k, in.v, step, o, lse);
+  if (state.merges) return ForwardMerged(call, in, step, rows);
+  return AttendInRows(device, rows, in.q, in.k, in.v, step, nullptr, o, lse);
 }
 
 // The kernels compute all three gradients; those that are not wanted go to scratch memory.
@@ -165,7 +172,7 @@ absl::Status AttentionBackward(const GradCall& call) {
   const AttentionState& state = StateOf(call.decision);
   const kernels::AttentionStep step = StepOf(state, call.values);
   Device& device = call.device();
-  absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.end());
+  absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.begin() + 3);
   for (int i = 0; i < 3; ++i) {
     if (call.wants(i)) continue;
     const Tensor& like = call.operands[i];
@@ -176,18 +183,19 @@ absl::Status AttentionBackward(const GradCall& call) {
     for (const Tensor& gradient : gradients) DT_RETURN_IF_ERROR(kernels::Fill(device, gradient, 0));
     return absl::OkStatus();
   }
+  DT_ASSIGN_OR_RETURN(const AttentionRows rows, RowsOf(call));
   DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
   const Tensor& dlse = call.result_gradients[1];
   if (state.ring) {
-    return RunRingBackward(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,
-                           o, lse, dout, call.context.communicator(), "Attention", gradients[0],
-                           gradients[1], gradients[2], dlse);
+    return RunRingBackward(*state.ring, {step.scale, step.dropout, call.lineage, rows}, in.q, in.k,
+                           in.v, o, lse, dout, call.context.communicator(), "Attention",
+                           gradients[0], gradients[1], gradients[2], dlse);
   }
   DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
   DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta, dlse));
-  return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
-                                gradients[1], gradients[2], dlse.defined() ? nullptr : &o);
+  return AttendInRowsGrad(device, rows, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
+                          gradients[1], gradients[2], dlse.defined() ? nullptr : &o);
 }
 
 }  // namespace dtensor::internal

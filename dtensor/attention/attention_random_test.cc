@@ -77,6 +77,14 @@ Case RandomCase(TestRandom& random) {
   if (random.Below(4) == 0) c.options.dropout = .3;
   c.options.dropout_seed = random.Below(100);
   if (random.Below(3) == 0) c.dtype = DType::kF32;
+  if (random.Below(3) != 0 || c.shapes.batch == 0) return c;
+  for (int64_t b = 0; b < c.shapes.batch; ++b) {
+    c.key_lengths.push_back(random.Below(static_cast<int>(c.shapes.t) + 1));
+  }
+  c.lengths = DrawLayout(mesh, {c.shapes.batch}, [&]() -> Placement {
+                const Placement choices[] = {Shard(0), Replicate(), Partial()};
+                return choices[random.Below(3)];
+              }).ToString();
   return c;
 }
 

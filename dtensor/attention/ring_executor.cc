@@ -37,6 +37,9 @@ uint64_t DigestOf(const RankRing& ring, const RingOptions& options) {
   digest.Add(std::bit_cast<int64_t>(options.dropout.rate));
   digest.Add(static_cast<int64_t>(options.dropout.seed));
   digest.Add(static_cast<int64_t>(options.lineage));
+  for (const std::vector<int64_t>* numbers : {&options.rows.offsets, &options.rows.lengths}) {
+    for (const int64_t number : *numbers) digest.Add(number);
+  }
   return digest.value();
 }
 
@@ -337,8 +340,8 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
   const auto carry = prepare();
   if (!carry.ok()) return communicator.Fail(carry.status());
   const auto work = [&](int, const RingBlock& block, const kernels::AttentionStep& step) {
-    return kernels::Attention(device, q, block.k, block.v, step, blocks > 1 ? &*carry : nullptr, o,
-                              lse);
+    return AttendInRows(device, options.rows, q, block.k, block.v, step,
+                        blocks > 1 ? &*carry : nullptr, o, lse);
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);
   return runner.Run(work, [](const RingStep&) { return absl::OkStatus(); });
@@ -375,9 +378,9 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
   const auto work = [&](int number, const RingBlock& block,
                         const kernels::AttentionStep& step) -> absl::Status {
     DT_ASSIGN_OR_RETURN(RingBlock share, gradients.NewShare(number));
-    DT_RETURN_IF_ERROR(kernels::AttentionGrad(device, q, block.k, block.v, lse, delta, dout, step,
-                                              query_sum, share.k, share.v,
-                                              dlse.defined() ? nullptr : &o));
+    DT_RETURN_IF_ERROR(AttendInRowsGrad(device, options.rows, q, block.k, block.v, lse, delta, dout,
+                                        step, query_sum, share.k, share.v,
+                                        dlse.defined() ? nullptr : &o));
     return gradients.Add(number, std::move(share));
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);

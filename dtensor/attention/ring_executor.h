@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/attention/attention_rows.h"
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/device/tensor.h"
@@ -45,6 +46,7 @@ struct RingOptions {
   double scale = 1;
   kernels::AttentionDropout dropout;  // drops the same weights for any number of ranks
   uint64_t lineage = 0;               // of the call (lineage.h), for a caller that keeps it
+  AttentionRows rows;                 // of the batch entries that the ring's ranks share
 };
 
 // Computes this rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of

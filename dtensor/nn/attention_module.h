@@ -9,20 +9,22 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/context.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Forward: [b, s, dim] -> [b, s, dim], with Attention(q, k, v, attention_options()) somewhere.
+// Forward: [b, s, dim] -> [b, s, dim], with Attention(q, k, v, CallOptions(context)) somewhere.
 class AttentionModule : public Module {
  public:
   AttentionOptions& attention_options() { return options_; }
   AttentionOptions* attention() final { return &options_; }
 
  protected:
-  // The options of one call. While the module trains, they have this dropout and the Context's next
-  // seed.
-  AttentionOptions OptionsOf(Context& context, double dropout) const {
+  // The options of one call: those above, with the lengths that hold now (KeyLengths). While the
+  // module trains, they have this dropout and the Context's next seed.
+  AttentionOptions CallOptions(Context& context, double dropout = 0) const {
     AttentionOptions options = options_;
+    if (context.key_lengths() != nullptr) options.key_lengths = *context.key_lengths();
     if (!training() || dropout == 0) return options;
     options.dropout = dropout;
     options.dropout_seed = context.NextSeed();

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
-#include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/encoder_layers.h"
 #include "dtensor/nn/layers.h"
@@ -126,21 +125,6 @@ class Layer : public Module {
   Output output_;
 };
 
-// "layer": a list, so that paths read encoder.layer.0.
-class Encoder : public Module {
- public:
-  explicit Encoder(const BertConfig& config) {
-    for (int64_t i = 0; i < config.layers; ++i) layer_.Append(std::make_unique<Layer>(config));
-    AddChild("layer", &layer_);
-  }
-
- protected:
-  TensorOr Forward(const DistributedTensor& x) override { return layer_(x); }
-
- private:
-  Sequential layer_;
-};
-
 // tanh(dense(x)) of the first token: [b, s, dim] -> [b, dim].
 class Pooler : public Module {
  public:
@@ -200,7 +184,7 @@ absl::Status BertConfig::Validate() const {
 struct BertModel::Parts {
   explicit Parts(const BertConfig& config) : embeddings(config), encoder(config), pooler(config) {}
   Embeddings embeddings;
-  Encoder encoder;
+  internal::Encoder<Layer, BertConfig> encoder;
   Pooler pooler;
 };
 

@@ -12,8 +12,9 @@
 //   encoder.layer.N.output.LayerNorm.{weight,bias}                   [dim]
 //   pooler.dense.{weight,bias}                                       [dim, dim]; [dim]
 //
-// Every token attends to all tokens. There is no padding mask, so all sequences of a batch must
-// have the same length. Every row of the embeddings is trained, also that of the padding token.
+// Every token attends to all tokens; in a batch of texts that are padded at the end, while there is
+// a KeyLengths (dtensor/tensor/key_lengths.h), to the real ones of its text. Every row of the
+// embeddings is trained, also that of the padding token.
 #ifndef DTENSOR_NN_BERT_H_
 #define DTENSOR_NN_BERT_H_
 

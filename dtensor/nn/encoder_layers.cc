@@ -26,7 +26,7 @@ TensorOr EncoderAttention::Forward(const DistributedTensor& x) {
     return Reshape(projected, {batch, sequence, heads_, dim / heads_});
   };
   const TensorOr mixed = Attention(heads(query_(x)), heads(key_(x)), heads(value_(x)),
-                                   OptionsOf(x.context(), dropout_));
+                                   CallOptions(x.context(), dropout_));
   return Reshape(mixed, x.shape());
 }
 

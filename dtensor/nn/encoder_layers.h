@@ -3,8 +3,10 @@
 #define DTENSOR_NN_ENCODER_LAYERS_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "dtensor/nn/attention_module.h"
+#include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
@@ -44,6 +46,23 @@ class EncoderMlpHalf : public Module {
  private:
   const GeluForm gelu_;
   LinearLayer dense_;
+};
+
+// "layer": config.layers of them, one after the other, in a list, so that paths read
+// encoder.layer.0.
+template <typename Layer, typename Config>
+class Encoder : public Module {
+ public:
+  explicit Encoder(const Config& config) {
+    for (int64_t i = 0; i < config.layers; ++i) layer_.Append(std::make_unique<Layer>(config));
+    AddChild("layer", &layer_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return layer_(x); }
+
+ private:
+  Sequential layer_;
 };
 
 }  // namespace dtensor::internal

@@ -49,7 +49,7 @@ class SelfAttention : public AttentionModule {
     const TensorOr q = Reshape(qkv[0], heads), k = Reshape(qkv[1], heads);
     const TensorOr v = Reshape(qkv[2], heads);
     const double dropout = slot_.cache != nullptr ? 0 : dropout_;
-    const TensorOr mixed = slot_.Attend(q, k, v, OptionsOf(x.context(), dropout));
+    const TensorOr mixed = slot_.Attend(q, k, v, CallOptions(x.context(), dropout));
     return resid_dropout_(c_proj_(Reshape(mixed, x.shape())));
   }
 

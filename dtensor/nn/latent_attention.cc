@@ -93,7 +93,7 @@ TensorOr LatentAttention::AttendByHeads(const Projected& x) {
   const TensorOr key = Expand(x.r, {batch, sequence, heads_, rotary_dim_});
   const TensorOr mixed = Attention(FilledUp(Concat({x.q, x.q_rotated}, -1), width_),
                                    FilledUp(Concat({kv[0], key}, -1), width_),
-                                   FilledUp(kv[1], width_), attention_options());
+                                   FilledUp(kv[1], width_), CallOptions(x.c.context()));
   return Slice(mixed, -1, 0, v_head_dim_);
 }
 
@@ -131,7 +131,7 @@ TensorOr LatentAttention::AttendByLatents(const Projected& x) {
   const TensorOr queries = Concat({ThroughKeys(x.q), x.q_rotated}, -1);
   const TensorOr c = Reshape(x.c, {batch, sequence, 1, kv_lora_rank_});
   const TensorOr mixed =
-      slot_.cache->AttendToOne(slot_, queries, Concat({c, x.r}, -1), attention_options());
+      slot_.cache->AttendToOne(slot_, queries, Concat({c, x.r}, -1), CallOptions(x.c.context()));
   DT_ASSIGN_OR_RETURN(const DistributedTensor sums, Slice(mixed, -1, 0, kv_lora_rank_));
   return ThroughValues(sums);
 }

@@ -101,7 +101,7 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
   const TensorOr q = PartRotated(qkv[0], rope, rotary_dim_);
   const TensorOr k = PartRotated(qkv[1], rope, rotary_dim_);
   const TensorOr sinks = sinks_ != nullptr ? sinks_->ValueOn(x.mesh()) : DistributedTensor();
-  const TensorOr mixed = slot_.Attend(q, k, qkv[2], attention_options(), sinks);
+  const TensorOr mixed = slot_.Attend(q, k, qkv[2], CallOptions(x.context()), sinks);
   return o_(Reshape(mixed, {x.shape()[0], x.shape()[1], heads_ * head_dim_}));
 }
 

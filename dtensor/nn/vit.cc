@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
-#include "dtensor/nn/containers.h"
 #include "dtensor/nn/conv.h"
 #include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/encoder_layers.h"
@@ -142,20 +141,6 @@ class Layer : public Module {
   Output output_;
 };
 
-class Encoder : public Module {
- public:
-  explicit Encoder(const VitConfig& config) {
-    for (int64_t i = 0; i < config.layers; ++i) layer_.Append(std::make_unique<Layer>(config));
-    AddChild("layer", &layer_);
-  }
-
- protected:
-  TensorOr Forward(const DistributedTensor& x) override { return layer_(x); }
-
- private:
-  Sequential layer_;
-};
-
 // -> the class's token, [b, dim].
 class Backbone : public Module {
  public:
@@ -175,7 +160,7 @@ class Backbone : public Module {
 
  private:
   Embeddings embeddings_;
-  Encoder encoder_;
+  internal::Encoder<Layer, VitConfig> encoder_;
   LayerNormLayer norm_;
 };
 

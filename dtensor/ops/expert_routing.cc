@@ -41,12 +41,6 @@ absl::StatusOr<ExpertRouting> EvenRouting(Device& device, int64_t choices, int64
 
 }  // namespace
 
-absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids) {
-  if (ids.dtype() == DType::kI64) return ToHost<int64_t>(ids);
-  DT_ASSIGN_OR_RETURN(const std::vector<int32_t> narrow, ToHost<int32_t>(ids));
-  return std::vector<int64_t>(narrow.begin(), narrow.end());
-}
-
 absl::StatusOr<ExpertRouting> RouteToExperts(Device& device, const PickedExperts& picked,
                                              const IndexSet& mine, int64_t num_experts) {
   if (device.is_meta()) {

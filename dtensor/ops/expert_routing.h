@@ -21,9 +21,6 @@ struct PickedExperts {
   int64_t spread_over = 0;
 };
 
-// Waits for the values of `ids`, i32 or i64. Not on meta. Errors: failures.
-absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids);
-
 // The picks, pairs of a token and an expert of this rank, by expert; an expert's are in the order
 // of the tokens. Pick p is choice j of token t.
 struct ExpertRouting {

@@ -10,6 +10,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/op_helpers.h"
 
 namespace dtensor::internal {
 namespace {

@@ -40,11 +40,12 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-struct DispatchCache;  // dispatch_cache.h
-class LateSend;        // late_send.h
-class LateValues;      // late_values.h
-class RecomputedRun;   // collective_results.h
-class ScopeObserver;   // work_scope.h
+struct DispatchCache;     // dispatch_cache.h
+class DistributedTensor;  // distributed_tensor.h
+class LateSend;           // late_send.h
+class LateValues;         // late_values.h
+class RecomputedRun;      // collective_results.h
+class ScopeObserver;      // work_scope.h
 
 // (mesh, layout, shape, dtype), interned in a Context: equal Specs have one address as long as
 // something besides the Context owns the Spec, so Specs are compared by address.
@@ -234,6 +235,11 @@ class Context {
   };
   const Stages& stages() const { return stages_; }
   void set_stages(Stages stages) { stages_ = std::move(stages); }
+  // The lengths that KeyLengths (key_lengths.h) has set; null: none.
+  const std::shared_ptr<const DistributedTensor>& key_lengths() const { return key_lengths_; }
+  void set_key_lengths(std::shared_ptr<const DistributedTensor> lengths) {
+    key_lengths_ = std::move(lengths);
+  }
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
@@ -289,6 +295,7 @@ class Context {
   uint64_t mesh_changes_ = 0;
   bool defers_sends_ = false;
   Stages stages_;
+  std::shared_ptr<const DistributedTensor> key_lengths_;
   std::vector<std::shared_ptr<LateSend>> late_sends_;  // in order
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
   const OverlapOptions overlap_;

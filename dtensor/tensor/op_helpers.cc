@@ -48,6 +48,12 @@ absl::Status CheckRowOffsets(absl::string_view op, const DistributedTensor& x,
                           "); call it where nothing is recorded (NoGrad)"});
 }
 
+absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids) {
+  if (ids.dtype() == DType::kI64) return ToHost<int64_t>(ids);
+  DT_ASSIGN_OR_RETURN(const std::vector<int32_t> narrow, ToHost<int32_t>(ids));
+  return std::vector<int64_t>(narrow.begin(), narrow.end());
+}
+
 TensorOr Itself(const TensorOr& x) {
   if (x->context().recording()) return x;
   DistributedTensor unrecorded = x->Detach();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,6 +50,8 @@ std::string Letters(int ndim);
 // --- Local tensors.
 
 using kernels::Contiguous;
+// The values of `ids`, i32 or i64, on the host: waits for them. Not on meta. Errors: failures.
+absl::StatusOr<std::vector<int64_t>> ReadIds(const Tensor& ids);
 // A view where strides allow it, else a copy.
 absl::StatusOr<Tensor> ReshapeLocal(Device& device, const Tensor& x,
                                     absl::Span<const int64_t> shape);

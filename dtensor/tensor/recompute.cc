@@ -10,6 +10,7 @@
 #include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_group.h"
+#include "dtensor/tensor/key_lengths.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/replay.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -120,6 +121,7 @@ DistributedTensor AliasOf(const DistributedTensor& tensor) {
 
 TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, const uint64_t* again) const {
   const RecomputedRun run(context, results.get(), again);
+  const KeyLengths lengths(context, key_lengths);
   if (again != nullptr) context.random() = random;
   // The aliases are destroyed after the run, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
@@ -168,6 +170,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   auto replay = std::make_unique<Replay>();
   replay->fn = fn;
   replay->random = context.random();
+  replay->key_lengths = context.key_lengths();
   if (options.keep_collectives) replay->results = std::make_unique<CollectiveResults>();
   const auto node = std::make_shared<Node>();
   const CountedPtr<Decision> decision(new Decision);

@@ -18,9 +18,10 @@ namespace dtensor {
 
 struct Replay {
   RecomputedFunction fn;
-  std::vector<DistributedTensor> operands;     // aliases without edges
-  RandomState random;                          // before fn ran first
-  std::unique_ptr<CollectiveResults> results;  // null: not kept
+  std::vector<DistributedTensor> operands;               // aliases without edges
+  RandomState random;                                    // before fn ran first
+  std::shared_ptr<const DistributedTensor> key_lengths;  // when fn ran first
+  std::unique_ptr<CollectiveResults> results;            // null: not kept
   bool changes_mesh = false;  // whether a tensor went to another mesh when fn ran first
 
   // Runs fn, recorded, on aliases of the operands; their gradients flow along `edges`. `again`: if

@@ -18,7 +18,8 @@ std::string Describe(const Case& c) {
   return absl::StrCat(c.mesh, " q ", c.q, " k ", c.kv, " v ", c.v, " ", c.options.mask.ToString(),
                       " ", ToString(c.options.plan), " ", c.options.all_to_all, " dropout ",
                       c.options.dropout, " offset ", c.options.query_offset.value_or(-1), " ",
-                      ToString(c.dtype), " ", DimsToString(n.q()), " ", DimsToString(n.kv()));
+                      ToString(c.dtype), " ", DimsToString(n.q()), " ", DimsToString(n.kv()),
+                      " lengths ", DimsToString(c.key_lengths), " ", c.lengths);
 }
 
 Doubles Values(const Dims& shape, int seed) {
@@ -53,7 +54,14 @@ absl::StatusOr<Operands> MakeOperands(Context& context, const Case& c) {
 }
 
 absl::StatusOr<AttentionResults> RunCase(Context& context, const Case& c, const Operands& in) {
-  DT_ASSIGN_OR_RETURN(AttentionResults results, AttentionWithLse(in.q, in.k, in.v, c.options));
+  AttentionOptions options = c.options;
+  if (!c.key_lengths.empty()) {
+    DT_ASSIGN_OR_RETURN(const Layout layout, Layout::Parse(in.q.mesh(), c.lengths));
+    const Doubles lengths(c.key_lengths.begin(), c.key_lengths.end());
+    DT_ASSIGN_OR_RETURN(options.key_lengths,
+                        Place(context, layout, {c.shapes.batch}, DType::kI64, lengths, 5));
+  }
+  DT_ASSIGN_OR_RETURN(AttentionResults results, AttentionWithLse(in.q, in.k, in.v, options));
   DT_ASSIGN_OR_RETURN(const DistributedTensor weights,
                       Place(context, Layout::Replicated(in.q.mesh(), 4), c.shapes.q(), c.dtype,
                             Values(c.shapes.q(), 4), 4));
@@ -110,6 +118,7 @@ AttentionDoubles RunOn(const Case& c, TrafficTable* traffic) {
 AttentionDoubles OneRank(Case c) {
   c.mesh = "one=1";
   c.q = c.kv = c.v = "[] [] [] []";
+  c.lengths = "[]";
   c.dtype = DType::kF64;
   c.options.plan = AttentionPlanKind::kAutomatic;
   c.options.all_to_all = "";

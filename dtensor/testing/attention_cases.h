@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dtensor/ops/ops.h"
@@ -30,6 +31,9 @@ struct Case {
   Shapes shapes;
   DType dtype = DType::kF64;
   std::string v = "";  // its layout, if it is not k's
+  // AttentionOptions::key_lengths and its layout; none: all keys are seen.
+  std::vector<int64_t> key_lengths = {};
+  std::string lengths = "[]";
 };
 std::string Describe(const Case& c);
 

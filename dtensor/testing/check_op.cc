@@ -68,14 +68,18 @@ absl::Status Find(int ranks, const std::function<absl::Status(Context&, Findings
 double Tolerance(const OpCase& c, DType dtype, absl::Span<const double> dense, bool exact) {
   if (c.exact && exact) return 0;
   double largest = 1;
-  for (double value : dense) largest = std::max(largest, std::abs(value));
+  for (double value : dense) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
   return largest * (dtype == DType::kF64 ? 1e-12 : 1e-5);
 }
 
 void Compare(absl::Span<const double> got, absl::Span<const double> dense, double tolerance,
              const std::string& what, Findings& findings) {
   bool equal = got.size() == dense.size();
-  for (size_t i = 0; equal && i < got.size(); ++i) equal = std::abs(got[i] - dense[i]) <= tolerance;
+  for (size_t i = 0; equal && i < got.size(); ++i) {
+    equal = got[i] == dense[i] || std::abs(got[i] - dense[i]) <= tolerance;
+  }
   if (equal) return;
   findings.Add(absl::StrCat(what, ":\n  got   ", absl::StrJoin(got, " "), "\n  dense ",
                             absl::StrJoin(dense, " ")));

@@ -264,6 +264,11 @@ std::vector<OpCase> AllOpCases() {
       {op("Attention"),
        AttentionCase(AttentionMask::Causal(), 0, 2),
        {{{1, 2, 2, 2}}, {{1, 5, 1, 2}}, {{1, 5, 1, 2}}}},
+      {op("Attention"),  // with key_lengths
+       AttentionCase(AttentionMask::Full(), 0),
+       {{{3, 2, 2, 2}}, {{3, 5, 2, 2}}, {{3, 5, 2, 2}}, {{3}, 6}},
+       false,
+       0b11},
       {op("CrossEntropy"), CrossEntropyAttrs{-100}, {{{3, 5}}, {{3}, 5}}},
       {op("CrossEntropy"), CrossEntropyAttrs{kIgnore}, {{{2, 3, 4}}, {{2, 3}, 4}}},
       {op("CrossEntropy"), CrossEntropyAttrs{kIgnore, .3}, {{{3, 5}}, {{3}, 5}}},

@@ -111,6 +111,7 @@ AttentionSizes SizesOf(const Tensor& q, const Tensor& k, const Tensor& v,
   sizes.scale = step.scale;
   sizes.first = step.first;
   sizes.last = step.last;
+  sizes.varies = step.varies;
   DT_CHECK(IsFloat(sizes.dtype) && k.dtype() == sizes.dtype && v.dtype() == sizes.dtype);
   DT_CHECK(k.size(0) == sizes.batch && k.size(3) == sizes.dim && k.shape() == v.shape());
   DT_CHECK(sizes.kv_heads == 0 ? sizes.q_heads == 0 : sizes.q_heads % sizes.kv_heads == 0);

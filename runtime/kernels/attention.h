@@ -49,6 +49,9 @@ struct AttentionStep {
   bool first = true;                  // nothing is carried yet
   bool last = true;                   // no call follows: o and lse are written
   AttentionDropout dropout;           // the same in all steps, and in backward
+  // Other calls have other numbers of batch entries and keys: a GPU uses the portable kernels, and
+  // not cuDNN, which would prepare a plan for each size.
+  bool varies = false;
 };
 
 // One step with all positions; if causal, the query at local row i sees the keys j <= i + t - s.

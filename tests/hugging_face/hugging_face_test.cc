@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/key_lengths.h"
 #include "dtensor/tests/hugging_face/formula.h"
 #include "dtensor/tests/torch_cases/stored_case.h"
 #include "gmock/gmock.h"
@@ -114,6 +116,12 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
       operands.push_back(
           Distribute<int64_t>(context, Layout::Replicated(mesh, 2), ids.shape, values));
     }
+    std::optional<KeyLengths> padded;  // from a mask with ones in front, its last operand
+    if (operands.size() > model->operand_names().size()) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor lengths, Sum(operands.back(), {1}));
+      padded.emplace(lengths);
+      operands.pop_back();
+    }
     DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, model->Call(operands));
     if (is_mixture()) {
       const int64_t tokens = NumElements(case_.operands[0].shape);
@@ -183,7 +191,7 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(
     Cases, HuggingFace,
     ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled", "bert", "bert_otherwise",
-                      "deepseek_v3", "deepseek_v3_otherwise", "gemma", "gemma3_text",
+                      "bert_padded", "deepseek_v3", "deepseek_v3_otherwise", "gemma", "gemma3_text",
                       "gemma3_text_otherwise", "glm4_moe", "glm4_moe_otherwise", "gpt_oss",
                       "gpt_oss_otherwise", "llama", "llama_otherwise", "llama_otherwise_biased",
                       "llama_otherwise_linear", "llama_otherwise_llama3", "llama_otherwise_yarn",

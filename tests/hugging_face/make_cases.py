@@ -171,6 +171,8 @@ bert = dict(vocab_size=11, max_position_embeddings=9, hidden_size=8, num_hidden_
 case("bert", BertModel(BertConfig(**bert)), ids(11, 2, 5), token_type_ids=ids(4, 2, 5) - 1)
 case("bert_otherwise", BertModel(BertConfig(**bert, hidden_act="gelu_new", layer_norm_eps=1e-2)), ids(11, 2, 9),
      token_type_ids=ids(4, 2, 9) - 1)
+case("bert_padded", BertModel(BertConfig(**bert)), ids(11, 3, 5), token_type_ids=ids(4, 3, 5) - 1,
+     attention_mask=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]))
 llama = dict(vocab_size=11, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              intermediate_size=12, attn_implementation="eager")
 case("llama", LlamaForCausalLM(LlamaConfig(**llama)), ids(11, 2, 5))

@@ -440,9 +440,18 @@ def gpt_oss():
     case("clamped_expert_mlp_empty", clamped_expert_mlp, *operands(ids(4, 0, 2)))
 
 
+def padded():
+    def attention_lengths(q, k, v, lengths):
+        there = torch.arange(k.shape[1]) < lengths[:, None]
+        return attention(q, k, v, there[:, None, None])
+
+    case("attention_key_lengths", attention_lengths, randn(3, 4, 4, 2), randn(3, 5, 2, 2), randn(3, 5, 2, 2),
+         torch.tensor([2, 5, 1]))
+
+
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss):
+                   copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss, padded):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

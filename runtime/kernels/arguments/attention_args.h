@@ -24,6 +24,7 @@ struct AttentionSizes {
   bool first = true, last = true;
   bool carried = false;  // the operands have a carry
   bool drops = false;    // some weights are dropped
+  bool varies = false;   // AttentionStep::varies
 };
 
 // One operand; strides in elements. A row's elements are adjacent; statistics have one element per

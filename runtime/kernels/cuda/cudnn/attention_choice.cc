@@ -49,6 +49,7 @@ AttentionChoice ChooseBlock(const AttentionArgs& args) {
     return Portable("results are wider than the operands");
   }
   if (sizes.drops) return Portable("weights are dropped");
+  if (sizes.varies) return Portable("other calls have other sizes");
   if (sizes.dim % 8 != 0 || sizes.dim > kMostCudnnFeatures) {
     return Portable("a head's features are not a multiple of 8, up to 128");
   }
