@@ -145,7 +145,7 @@ absl::Status TakeCheck(Specs operands, AttrsView) {
                     std::equal(x.begin(), x.end() - 1, indices.begin());
   if (rows) return absl::OkStatus();
   return InvalidArgument({"TakeAlongDim: ", SpecsText(operands), "; give x [..., d] and indices ",
-                          "[..., k], with the same leading dimensions"});
+                          "[..., k], with the same leading dimensions (`dim` comes last)"});
 }
 
 DType TakeType(Specs operands, AttrsView, int) { return operands[0]->dtype; }
@@ -242,8 +242,16 @@ absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k
                                         std::make_move_iterator(results.end()));
 }
 
-TensorOr TakeAlongDim(const TensorOr& x, const TensorOr& indices) {
-  return Dispatch(internal::kTakeAlongDimOp, {&x, &indices});
+TensorOr TakeAlongDim(const TensorOr& x, const TensorOr& indices, int dim) {
+  for (const TensorOr* const operand : {&x, &indices}) {
+    DT_RETURN_IF_ERROR(internal::CheckDefined("TakeAlongDim", *operand));
+  }
+  DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("TakeAlongDim", x->spec(), dim));
+  if (d == x->ndim() - 1 || indices->ndim() != x->ndim()) {
+    return Dispatch(internal::kTakeAlongDimOp, {&x, &indices});
+  }
+  const TensorOr rows = Transpose(x, d, -1), in_rows = Transpose(indices, d, -1);
+  return Transpose(Dispatch(internal::kTakeAlongDimOp, {&rows, &in_rows}), d, -1);
 }
 
 }  // namespace dtensor

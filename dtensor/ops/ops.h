@@ -163,12 +163,12 @@ TensorOr ArgMax(const TensorOr& x, int dim);
 // tie, the lowest index comes first; a NaN counts as larger than all numbers. The indices have no
 // gradient. Meant for a small k: on a GPU the time grows with k times d.
 absl::StatusOr<std::vector<DistributedTensor>> TopK(const TensorOr& x, int64_t k);
-// Elements of x along the last dimension by their indices in it, as TopK gives them: y[..., j] =
-// x[..., indices[..., j]] for x [..., d] of any type and indices [..., k] i64, with the same
-// leading dimensions: "... d!, ... k! -> ... k!". The gradient of an element is the sum over all
-// places where it was taken; meant for a small k. An index outside [0, d) is a failure
-// (kOutOfRange): it ends the world.
-TensorOr TakeAlongDim(const TensorOr& x, const TensorOr& indices);
+// Elements of x along `dim` (negative: from the end) by their indices in it, as TopK gives them for
+// the last one: y[..., j] = x[..., indices[..., j]] for x [..., d] of any type and indices [..., k]
+// i64, with the same other dimensions: "... d!, ... k! -> ... k!", where dimension `dim` comes
+// last. The gradient of an element is the sum over all places where it was taken; meant for a small
+// k. An index outside [0, d) is a failure (kOutOfRange): it ends the world.
+TensorOr TakeAlongDim(const TensorOr& x, const TensorOr& indices, int dim = -1);
 
 // --- Views, for any type. Nothing moves if the elements of a shard stay together; otherwise the
 // operand is redistributed. A negative `dim` counts from the end.

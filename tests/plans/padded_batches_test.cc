@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/bert.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/pipeline.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
@@ -192,6 +193,57 @@ TEST(PaddedBatches, GoThroughPipelines) {
       })) << mesh_text;
     }
   }
+}
+
+// Logits of one text, of its first `width` tokens; the first `count` of them.
+absl::StatusOr<std::vector<double>> Logits(Context& context, Module& model, int64_t text,
+                                           int64_t width, int64_t count) {
+  const TensorOr y = model(Batch(text, 1, width).Ids(context, DeviceMesh()));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor real, Slice(y, 1, 0, count));
+  return ToGlobal<double>(real);
+}
+
+// If its queries see later keys, so that padding would matter.
+void ExpectTakesLengths(const std::string& config) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    const NoGrad no_grad(context);
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
+    model->SetDType(DType::kF64);
+    model->SetTraining(false);
+    model->VisitModules([](const std::string&, Module& module) {
+      if (module.attention() != nullptr) module.attention()->mask = AttentionMask::Full();
+    });
+    DT_RETURN_IF_ERROR(model->Materialize(context, DeviceMesh(), 1));
+    constexpr int64_t kText = 0, kReal = kLengths[kText];
+    DT_ASSIGN_OR_RETURN(const auto alone, Logits(context, *model, kText, kReal, kReal));
+    DT_ASSIGN_OR_RETURN(const auto without, Logits(context, *model, kText, kSequence, kReal));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor lengths,
+                        Batch(kText, 1, kSequence).Lengths(context, DeviceMesh()));
+    const KeyLengths padded(lengths);
+    DT_ASSIGN_OR_RETURN(const auto with, Logits(context, *model, kText, kSequence, kReal));
+    EXPECT_THAT(with, testing::Pointwise(testing::DoubleNear(1e-12), alone)) << config;
+    EXPECT_THAT(without, testing::Not(testing::Pointwise(testing::DoubleNear(1e-6), alone)));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(PaddedBatches, EveryAttentionTakesLengths) {
+  ExpectTakesLengths(R"({"model_type": "gpt2", "vocab_size": 13, "n_positions": 8, "n_embd": 8,
+                         "n_layer": 2, "n_head": 2})");
+  ExpectTakesLengths(R"({"model_type": "llama", "vocab_size": 13, "hidden_size": 8,
+                         "num_hidden_layers": 2, "num_attention_heads": 4,
+                         "num_key_value_heads": 2, "intermediate_size": 12})");
+  ExpectTakesLengths(R"({"model_type": "gpt_oss", "vocab_size": 13, "hidden_size": 8,
+                         "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4,
+                         "num_key_value_heads": 2, "intermediate_size": 8,
+                         "num_local_experts": 2, "num_experts_per_tok": 1,
+                         "rope_parameters": {"rope_type": "default", "rope_theta": 100}})");
+  ExpectTakesLengths(R"({"model_type": "deepseek_v3", "vocab_size": 13, "hidden_size": 8,
+                         "num_hidden_layers": 1, "first_k_dense_replace": 1,
+                         "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 4,
+                         "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
+                         "v_head_dim": 4, "intermediate_size": 12, "n_routed_experts": 2,
+                         "num_experts_per_tok": 1, "moe_intermediate_size": 4})");
 }
 
 // The innermost lengths hold, in a function that is run again too.

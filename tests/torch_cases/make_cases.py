@@ -449,9 +449,15 @@ def padded():
          torch.tensor([2, 5, 1]))
 
 
+def taken():
+    case("take_along_dim_rows", lambda x, i: torch.take_along_dim(x, i, 0), randn(5, 3), ids(5, 4, 3))
+    case("take_along_dim_middle", lambda x, i: torch.take_along_dim(x, i, 1), randn(2, 4, 3), ids(4, 2, 5, 3))
+
+
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
-                   copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss, padded):
+                   copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss, padded,
+                   taken):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

@@ -224,6 +224,12 @@ void AddReductions(std::vector<TorchCases>& all) {
   all.push_back({{"take_along_dim", "take_along_dim_vector"},
                  &OpNamed("TakeAlongDim"),
                  Call([](Operands x) { return TakeAlongDim(x[0], x[1]); })});
+  all.push_back({{"take_along_dim_rows"}, &OpNamed("TakeAlongDim"), Call([](Operands x) {
+                   return TakeAlongDim(x[0], x[1], 0);
+                 })});
+  all.push_back({{"take_along_dim_middle"}, &OpNamed("TakeAlongDim"), Call([](Operands x) {
+                   return TakeAlongDim(x[0], x[1], -2);
+                 })});
   all.push_back({{"sum_of_squares"}, &OpNamed("SumOfSquares"), Unary(SumOfSquares)});
 }
 
