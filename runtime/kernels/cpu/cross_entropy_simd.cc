@@ -122,17 +122,17 @@ HWY_EXPORT(CrossEntropyGrad);
 namespace simd {
 
 void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats) {
-  DT_DISPATCH(MaxAndSumExp, shape.dtype)(shape, logits, width, stats);
+  HWY_DYNAMIC_DISPATCH(MaxAndSumExp)(shape, logits, width, stats);
 }
 
 void SumBelowMax(RowShape shape, InputRows logits, int64_t width, void* stats) {
-  DT_DISPATCH(SumBelowMax, shape.dtype)(shape, logits, width, stats);
+  HWY_DYNAMIC_DISPATCH(SumBelowMax)(shape, logits, width, stats);
 }
 
 void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
                       CrossEntropyWeights weights, const void* max, const void* log_sum,
                       const void* dloss, int64_t width, void* dlogits) {
-  DT_DISPATCH(CrossEntropyGrad, shape.dtype)
+  HWY_DYNAMIC_DISPATCH(CrossEntropyGrad)
   (shape, logits, target, weights, max, log_sum, dloss, width, dlogits);
 }
 

@@ -212,22 +212,22 @@ namespace simd {
 
 void UnaryGrad(UnaryOp op, DType dtype, const void* saved, const void* dy, void* dx, int64_t n,
                bool stream) {
-  DT_DISPATCH(UnaryGrad, dtype)(op, dtype, saved, dy, dx, n, stream);
+  HWY_DYNAMIC_DISPATCH(UnaryGrad)(op, dtype, saved, dy, dx, n, stream);
 }
 
 void BinaryGrad(BinaryOp op, int operand, DType dtype, const void* a, const void* b, const void* dy,
                 void* dx, int64_t n, bool stream) {
-  DT_DISPATCH(BinaryGrad, dtype)(op, operand, dtype, a, b, dy, dx, n, stream);
+  HWY_DYNAMIC_DISPATCH(BinaryGrad)(op, operand, dtype, a, b, dy, dx, n, stream);
 }
 
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
                  void* dup, int64_t n, bool stream) {
-  DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n, stream);
+  HWY_DYNAMIC_DISPATCH(SiluMulGrad)(dtype, gate, up, dy, dgate, dup, n, stream);
 }
 
 void ClampedSwiGluGrad(DType dtype, double slope, double limit, const void* gate, const void* up,
                        const void* dy, void* dgate, void* dup, int64_t n, bool stream) {
-  DT_DISPATCH(ClampedSwiGluGrad, dtype)
+  HWY_DYNAMIC_DISPATCH(ClampedSwiGluGrad)
   (dtype, slope, limit, gate, up, dy, dgate, dup, n, stream);
 }
 

@@ -189,16 +189,16 @@ namespace simd {
 
 void Binary(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n,
             bool stream) {
-  DT_DISPATCH(Binary, dtype)(op, dtype, a, b, out, n, stream);
+  HWY_DYNAMIC_DISPATCH(Binary)(op, dtype, a, b, out, n, stream);
 }
 
 void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n, bool stream) {
-  DT_DISPATCH(Unary, dtype)(op, dtype, a, out, n, stream);
+  HWY_DYNAMIC_DISPATCH(Unary)(op, dtype, a, out, n, stream);
 }
 
 void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
             bool stream) {
-  DT_DISPATCH(Affine, dtype)(dtype, a, scale, shift, out, n, stream);
+  HWY_DYNAMIC_DISPATCH(Affine)(dtype, a, scale, shift, out, n, stream);
 }
 
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
@@ -206,16 +206,16 @@ void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool str
 }
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
-  DT_DISPATCH(SiluMul, dtype)(dtype, gate, up, y, n, stream);
+  HWY_DYNAMIC_DISPATCH(SiluMul)(dtype, gate, up, y, n, stream);
 }
 
 void ClampedSwiGlu(DType dtype, double slope, double limit, const void* gate, const void* up,
                    void* y, int64_t n, bool stream) {
-  DT_DISPATCH(ClampedSwiGlu, dtype)(dtype, slope, limit, gate, up, y, n, stream);
+  HWY_DYNAMIC_DISPATCH(ClampedSwiGlu)(dtype, slope, limit, gate, up, y, n, stream);
 }
 
 void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream) {
-  DT_DISPATCH(AddN, dtype)(dtype, in, terms, out, n, stream);
+  HWY_DYNAMIC_DISPATCH(AddN)(dtype, in, terms, out, n, stream);
 }
 
 }  // namespace simd

@@ -178,22 +178,22 @@ HWY_EXPORT(LayerNormGrad);
 namespace simd {
 
 void RowMoments(RowShape shape, InputRows x, Moments* moments) {
-  DT_DISPATCH(RowMoments, shape.dtype)(shape, x, moments);
+  HWY_DYNAMIC_DISPATCH(RowMoments)(shape, x, moments);
 }
 
 void LayerNorm(RowShape shape, InputRows x, const void* weight, const void* bias, double eps,
                const Moments* moments, void* y, void* mean, void* rstd) {
-  DT_DISPATCH(LayerNorm, shape.dtype)(shape, x, weight, bias, eps, moments, y, mean, rstd);
+  HWY_DYNAMIC_DISPATCH(LayerNorm)(shape, x, weight, bias, eps, moments, y, mean, rstd);
 }
 
 void LayerNormGradSums(RowShape shape, InputRows x, LayerNormGradRows rows, InputRows dy,
                        void* sums) {
-  DT_DISPATCH(LayerNormGradSums, shape.dtype)(shape, x, rows, dy, sums);
+  HWY_DYNAMIC_DISPATCH(LayerNormGradSums)(shape, x, rows, dy, sums);
 }
 
 void LayerNormGrad(RowShape shape, InputRows x, LayerNormGradRows rows, InputRows dy,
                    const void* sums, int64_t total, void* dx, void* dparameters) {
-  DT_DISPATCH(LayerNormGrad, shape.dtype)(shape, x, rows, dy, sums, total, dx, dparameters);
+  HWY_DYNAMIC_DISPATCH(LayerNormGrad)(shape, x, rows, dy, sums, total, dx, dparameters);
 }
 
 }  // namespace simd

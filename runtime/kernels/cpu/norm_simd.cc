@@ -134,21 +134,21 @@ HWY_EXPORT(RmsNormGrad);
 namespace simd {
 
 void RowSquares(RowShape shape, InputRows x, void* squares) {
-  DT_DISPATCH(RowSquares, shape.dtype)(shape, x, squares);
+  HWY_DYNAMIC_DISPATCH(RowSquares)(shape, x, squares);
 }
 
 void RmsNorm(RowShape shape, InputRows x, const void* weight, double eps, const void* squares,
              int64_t total, void* y, void* rstd) {
-  DT_DISPATCH(RmsNorm, shape.dtype)(shape, x, weight, eps, squares, total, y, rstd);
+  HWY_DYNAMIC_DISPATCH(RmsNorm)(shape, x, weight, eps, squares, total, y, rstd);
 }
 
 void RmsNormGradDots(RowShape shape, InputRows x, const void* weight, InputRows dy, void* dots) {
-  DT_DISPATCH(RmsNormGradDots, shape.dtype)(shape, x, weight, dy, dots);
+  HWY_DYNAMIC_DISPATCH(RmsNormGradDots)(shape, x, weight, dy, dots);
 }
 
 void RmsNormGrad(RowShape shape, InputRows x, const void* weight, const void* rstd, InputRows dy,
                  const void* dots, int64_t total, void* dx, void* dweight) {
-  DT_DISPATCH(RmsNormGrad, shape.dtype)(shape, x, weight, rstd, dy, dots, total, dx, dweight);
+  HWY_DYNAMIC_DISPATCH(RmsNormGrad)(shape, x, weight, rstd, dy, dots, total, dx, dweight);
 }
 
 }  // namespace simd

@@ -136,11 +136,11 @@ HWY_EXPORT(Sgd);
 namespace simd {
 
 void AdamW(const AdamWFactors& factors, const AdamWArgs& args) {
-  DT_DISPATCH(AdamW, args.step.dtype)(factors, args);
+  HWY_DYNAMIC_DISPATCH(AdamW)(factors, args);
 }
 
 void Sgd(const SgdFactors& factors, const SgdArgs& args) {
-  DT_DISPATCH(Sgd, args.step.dtype)(factors, args);
+  HWY_DYNAMIC_DISPATCH(Sgd)(factors, args);
 }
 
 }  // namespace simd

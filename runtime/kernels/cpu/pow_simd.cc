@@ -71,12 +71,12 @@ HWY_EXPORT(PowGrad);
 namespace simd {
 
 void Pow(DType dtype, const void* a, double exponent, void* out, int64_t n, bool stream) {
-  DT_DISPATCH(Pow, dtype)(dtype, a, exponent, out, n, stream);
+  HWY_DYNAMIC_DISPATCH(Pow)(dtype, a, exponent, out, n, stream);
 }
 
 void PowGrad(DType dtype, const void* x, double exponent, const void* dy, void* dx, int64_t n,
              bool stream) {
-  DT_DISPATCH(PowGrad, dtype)(dtype, x, exponent, dy, dx, n, stream);
+  HWY_DYNAMIC_DISPATCH(PowGrad)(dtype, x, exponent, dy, dx, n, stream);
 }
 
 }  // namespace simd

@@ -104,7 +104,7 @@ void PhiloxBlocks(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uin
 
 void Dropout(DType dtype, const void* x, const uint32_t* words, uint32_t threshold, double scale,
              void* out, int64_t n) {
-  DT_DISPATCH(Dropout, dtype)(dtype, x, words, threshold, scale, out, n);
+  HWY_DYNAMIC_DISPATCH(Dropout)(dtype, x, words, threshold, scale, out, n);
 }
 
 }  // namespace simd

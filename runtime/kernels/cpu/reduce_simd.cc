@@ -104,15 +104,15 @@ HWY_EXPORT(SumOfSquares);
 namespace simd {
 
 void ReduceRow(ReduceOp op, DType dtype, const void* x, int64_t n, void* result) {
-  DT_DISPATCH(ReduceRow, dtype)(op, dtype, x, n, result);
+  HWY_DYNAMIC_DISPATCH(ReduceRow)(op, dtype, x, n, result);
 }
 
 void ReduceInto(ReduceOp op, DType dtype, const void* x, void* acc, int64_t n) {
-  DT_DISPATCH(ReduceInto, dtype)(op, dtype, x, acc, n);
+  HWY_DYNAMIC_DISPATCH(ReduceInto)(op, dtype, x, acc, n);
 }
 
 double SumOfSquares(DType dtype, const void* x, int64_t n) {
-  return DT_DISPATCH(SumOfSquares, dtype)(dtype, x, n);
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(dtype, x, n);
 }
 
 }  // namespace simd

@@ -56,7 +56,7 @@ namespace simd {
 
 void RotateHeads(TokenHeads shape, const void* x, const void* cos, const void* sin, bool inverse,
                  void* y) {
-  DT_DISPATCH(RotateHeads, shape.dtype)(shape, x, cos, sin, inverse, y);
+  HWY_DYNAMIC_DISPATCH(RotateHeads)(shape, x, cos, sin, inverse, y);
 }
 
 }  // namespace simd

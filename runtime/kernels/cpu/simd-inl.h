@@ -26,13 +26,6 @@
 #define DT_VECTOR_LAMBDA HWY_ATTR __attribute__((always_inline))
 #endif
 
-// The function to call for `dtype`: the best version that this CPU runs, or the only one.
-#ifndef DT_DISPATCH
-#define DT_DISPATCH(function, dtype)                                  \
-  ((dtype) == ::dtensor::DType::kF64 ? &HWY_STATIC_DISPATCH(function) \
-                                     : HWY_DYNAMIC_DISPATCH(function))
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 
@@ -41,13 +34,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Tag = hn::ScalableTag<Compute<T>>;
 
-// Calls fn(T{}) with the C++ type of a float `dtype`. f32, bf16 and f16, in which models run, are
-// compiled for every instruction set; f64 for the baseline alone (DT_DISPATCH).
+// Calls fn(T{}) with the C++ type of a float `dtype`.
 template <class Fn>
 HWY_INLINE void VisitTarget(DType dtype, Fn fn) {
-#if HWY_TARGET == HWY_STATIC_TARGET
   if (dtype == DType::kF64) return fn(double{});
-#endif
   if (dtype == DType::kF16) return fn(Float16{});
   if (dtype == DType::kBF16) return fn(BFloat16{});
   fn(float{});

@@ -179,20 +179,20 @@ HWY_EXPORT(SoftmaxGrad);
 namespace simd {
 
 void Softmax(SoftmaxForm form, RowShape shape, InputRows x, void* y) {
-  DT_DISPATCH(Softmax, shape.dtype)(form, shape, x, y);
+  HWY_DYNAMIC_DISPATCH(Softmax)(form, shape, x, y);
 }
 
 void SoftmaxFromStats(SoftmaxForm form, RowShape shape, InputRows x, const void* stats, void* y) {
-  DT_DISPATCH(SoftmaxFromStats, shape.dtype)(form, shape, x, stats, y);
+  HWY_DYNAMIC_DISPATCH(SoftmaxFromStats)(form, shape, x, stats, y);
 }
 
 void SoftmaxGradSums(SoftmaxForm form, RowShape shape, InputRows y, InputRows dy, void* sums) {
-  DT_DISPATCH(SoftmaxGradSums, shape.dtype)(form, shape, y, dy, sums);
+  HWY_DYNAMIC_DISPATCH(SoftmaxGradSums)(form, shape, y, dy, sums);
 }
 
 void SoftmaxGrad(SoftmaxForm form, RowShape shape, InputRows y, InputRows dy, const void* sums,
                  void* dx) {
-  DT_DISPATCH(SoftmaxGrad, shape.dtype)(form, shape, y, dy, sums, dx);
+  HWY_DYNAMIC_DISPATCH(SoftmaxGrad)(form, shape, y, dy, sums, dx);
 }
 
 }  // namespace simd
