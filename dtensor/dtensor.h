@@ -1,7 +1,7 @@
 // Includes what most programs need of the library. README.md says in which order to read the
 // headers. Not included here, so include them yourself: nn/module.h and the others of its folder,
 // parallel_plans/parallel_plan.h; tensor/join_world.h, local_world.h, gather_values.h, recompute.h,
-// local_map.h, gather_group.h, op.h, dispatch.h.
+// key_lengths.h, check_replicas.h, local_map.h, gather_group.h, op.h, dispatch.h.
 #ifndef DTENSOR_DTENSOR_H_
 #define DTENSOR_DTENSOR_H_
 

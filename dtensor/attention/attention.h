@@ -66,8 +66,8 @@ struct AttentionOptions {
   // key_lengths[r] are seen, as far as the mask allows them; 0: none. [b] i32 or i64, on q's mesh
   // or on a larger one, in any layout. A length that is negative or above t is a failure
   // (kOutOfRange): it ends the world. Each rank reads the lengths of its batch entries on the host,
-  // so a GPU's queue runs empty, and computes entries of unlike lengths one after the other. Other
-  // lengths need no new dispatch decision. Undefined: all keys are seen.
+  // so a GPU's queue runs empty, and computes runs of entries of one length, one after the other.
+  // Other lengths need no new dispatch decision. Undefined: all keys are seen.
   DistributedTensor key_lengths = {};
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,

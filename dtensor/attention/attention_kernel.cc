@@ -1,5 +1,6 @@
 #include "dtensor/attention/attention_kernel.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -50,12 +51,17 @@ absl::StatusOr<AttentionRows> RowsOf(const Call& call) {
     }
   }
   if (call.decision.operands.size() < 4 || call.device().is_meta()) return rows;
-  const int64_t t = call.decision.operands[1]->shape[1];
-  DT_ASSIGN_OR_RETURN(rows.lengths, ReadIds(call.operands[3]));
+  const int64_t s = call.decision.operands[0]->shape[1], t = call.decision.operands[1]->shape[1];
+  const bool end_together =
+      call.template attrs<AttentionAttrs>().query_offset == AttentionProblem::kEndTogether;
+  const int64_t first_key = end_together ? std::max<int64_t>(0, s - t) : 0;
+  DT_ASSIGN_OR_RETURN(rows.ends, ReadIds(call.operands[3]));
   for (int64_t r = 0; r < entries.size(); ++r) {
-    const int64_t length = rows.lengths[r];
-    if (length >= 0 && length <= t) continue;
-    return ToStatus(IndexError{"the length of the keys,", length, entries.At(r), t + 1});
+    const int64_t length = rows.ends[r];
+    if (length < 0 || length > t) {
+      return ToStatus(IndexError{"the length of the keys,", length, entries.At(r), t + 1});
+    }
+    rows.ends[r] += first_key;
   }
   return rows;
 }

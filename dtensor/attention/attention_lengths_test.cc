@@ -1,5 +1,6 @@
 // Attention to as many keys as each batch entry has: by every method it is attention to those keys
 // alone, and the others get no gradient.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -22,18 +23,18 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
+// Fewer queries than keys, and more: both sequences end together.
 constexpr Shapes kShapes = {.batch = 4, .s = 6, .t = 12};
-const std::vector<int64_t>& Lengths() {
-  static const auto* const lengths = new std::vector<int64_t>{7, 0, 7, 12};
-  return *lengths;
-}
+constexpr Shapes kMoreQueries = {.batch = 4, .s = 12, .t = 7};
+
+std::vector<int64_t> LengthsOf(const Shapes& shapes) { return {5, 0, 5, shapes.t}; }
 
 std::vector<AttentionMask> Masks() {
   return {AttentionMask::Full(), AttentionMask::Causal(), AttentionMask::Window(4).value()};
 }
 
-Case With(const AttentionMask& mask) {
-  return {.options = {.mask = mask}, .shapes = kShapes, .key_lengths = Lengths()};
+Case With(const AttentionMask& mask, const Shapes& shapes = kShapes) {
+  return {.options = {.mask = mask}, .shapes = shapes, .key_lengths = LengthsOf(shapes)};
 }
 
 // Entry b of [batch, ...], of `from` rows of `width` numbers the first `to`.
@@ -42,52 +43,61 @@ Doubles Part(const Doubles& all, int64_t b, int64_t from, int64_t to, int64_t wi
   return Doubles(begin, begin + to * width);
 }
 
+// Entry b of `got`, over the keys that it has.
+void ExpectReference(const Case& c, const AttentionDoubles& got, int64_t b) {
+  const Shapes& n = c.shapes;
+  const int64_t keys = c.key_lengths[b], ahead = std::max<int64_t>(0, n.t - n.s);
+  const int64_t behind = std::max<int64_t>(0, n.s - n.t);
+  const int64_t q_width = n.heads * n.head_dim, kv_width = n.kv_heads * n.head_dim;
+  const ReferenceProblem problem = {.heads = n.heads,
+                                    .kv_heads = n.kv_heads,
+                                    .head_dim = n.head_dim,
+                                    .q_positions = IndexSet::Interval(ahead, ahead + n.s),
+                                    .k_positions = IndexSet::Interval(behind, behind + keys),
+                                    .mask = c.options.mask,
+                                    .scale = .5L};  // 1/sqrt(4)
+  const auto of_queries = [&](const Doubles& all) { return Part(all, b, n.s, n.s, q_width); };
+  const auto of_keys = [&](const Doubles& all) { return Part(all, b, n.t, keys, kv_width); };
+  const AttentionReference want =
+      ReferenceAttention(problem, {of_queries(Values(n.q(), 1)), of_keys(Values(n.kv(), 2)),
+                                   of_keys(Values(n.kv(), 3)), of_queries(Values(n.q(), 4))});
+  const AttentionDoubles mine = {of_queries(got.o), Part(got.lse, b, n.heads, n.heads, n.s),
+                                 of_queries(got.dq), of_keys(got.dk), of_keys(got.dv)};
+  for (const double error : RelativeErrors(mine, want)) {
+    EXPECT_LE(error, 1e-13) << Describe(c) << " entry " << b;
+  }
+  for (const Doubles* const gradient : {&got.dk, &got.dv}) {
+    const auto end = gradient->begin() + (b + 1) * n.t * kv_width;
+    EXPECT_THAT(Doubles(end - (n.t - keys) * kv_width, end), Each(0));
+  }
+}
+
 TEST(AttentionLengths, OneRankGivesTheReferenceOfTheKeysThatThereAre) {
-  const int64_t q_width = kShapes.heads * kShapes.head_dim;
-  const int64_t kv_width = kShapes.kv_heads * kShapes.head_dim;
-  for (const AttentionMask& mask : Masks()) {
-    const AttentionDoubles got = OneRank(With(mask));
-    for (int64_t b = 0; b < kShapes.batch; ++b) {
-      const int64_t n = Lengths()[b], s = kShapes.s, t = kShapes.t;
-      const ReferenceProblem problem = {.heads = kShapes.heads,
-                                        .kv_heads = kShapes.kv_heads,
-                                        .head_dim = kShapes.head_dim,
-                                        .q_positions = IndexSet::Interval(t - s, t),
-                                        .k_positions = IndexSet::Interval(0, n),
-                                        .mask = mask,
-                                        .scale = .5L};  // 1/sqrt(4)
-      const AttentionReference want =
-          ReferenceAttention(problem, {Part(Values(kShapes.q(), 1), b, s, s, q_width),
-                                       Part(Values(kShapes.kv(), 2), b, t, n, kv_width),
-                                       Part(Values(kShapes.kv(), 3), b, t, n, kv_width),
-                                       Part(Values(kShapes.q(), 4), b, s, s, q_width)});
-      const AttentionDoubles mine = {
-          Part(got.o, b, s, s, q_width), Part(got.lse, b, kShapes.heads, kShapes.heads, s),
-          Part(got.dq, b, s, s, q_width), Part(got.dk, b, t, n, kv_width),
-          Part(got.dv, b, t, n, kv_width)};
-      for (const double error : RelativeErrors(mine, want)) {
-        EXPECT_LE(error, 1e-13) << mask.ToString() << " entry " << b;
-      }
-      for (const Doubles* const gradient : {&got.dk, &got.dv}) {
-        const auto end = gradient->begin() + (b + 1) * t * kv_width;
-        EXPECT_THAT(Doubles(end - (t - n) * kv_width, end), Each(0));
-      }
+  for (const Shapes& shapes : {kShapes, kMoreQueries}) {
+    for (const AttentionMask& mask : Masks()) {
+      const Case c = With(mask, shapes);
+      const AttentionDoubles got = OneRank(c);
+      for (int64_t b = 0; b < shapes.batch; ++b) ExpectReference(c, got, b);
     }
   }
 }
 
 TEST(AttentionLengths, EveryPlacementAndPlanGivesWhatOneRankGives) {
   for (const AttentionMask& mask : Masks()) {
-    const AttentionDoubles want = OneRank(With(mask));
-    for (const Placed& p : kPlaced) {
-      for (const AttentionPlanKind kind : {AttentionPlanKind::kRing, AttentionPlanKind::kGather}) {
-        Case c = With(mask);
-        c.mesh = p.mesh, c.q = p.q, c.kv = p.kv;
-        c.options.plan = kind;
-        ExpectSame(RunOn(c), want, 1e-13, Describe(c), /*least=*/.5);
-        ExpectPredicted(c);
+    for (const Shapes& shapes : {kShapes, kMoreQueries}) {
+      const AttentionDoubles want = OneRank(With(mask, shapes));
+      for (const Placed& p : kPlaced) {
+        for (const AttentionPlanKind kind :
+             {AttentionPlanKind::kRing, AttentionPlanKind::kGather}) {
+          Case c = With(mask, shapes);
+          c.mesh = p.mesh, c.q = p.q, c.kv = p.kv;
+          c.options.plan = kind;
+          ExpectSame(RunOn(c), want, 1e-13, Describe(c), /*least=*/.5);
+          ExpectPredicted(c);
+        }
       }
     }
+    const AttentionDoubles want = OneRank(With(mask));
     Case c = With(mask);
     c.mesh = "u=2,r=2", c.q = "[] [u:zigzag,r] [] []", c.kv = "[] [u,r] [] []";
     c.options.plan = AttentionPlanKind::kAllToAll;
@@ -104,6 +114,16 @@ TEST(AttentionLengths, DropsTheSameWeightsOnEveryMesh) {
   for (const Placed& p : kPlaced) {
     c.mesh = p.mesh, c.q = p.q, c.kv = p.kv;
     ExpectSame(RunOn(c), want, 1e-13, Describe(c));
+  }
+}
+
+// A length counts keys, wherever their positions begin.
+TEST(AttentionLengths, DependOnNoOffset) {
+  Case c = With(AttentionMask::Full(), kMoreQueries);
+  const AttentionDoubles want = OneRank(c);
+  for (const int64_t offset : {0, 3}) {
+    c.options.query_offset = offset;
+    ExpectSame(OneRank(c), want, 1e-15, Describe(c));
   }
 }
 

@@ -15,14 +15,13 @@ class Run {
     const auto alike = [&](const std::vector<int64_t>& numbers) {
       return numbers.empty() || numbers[end_] == numbers[begin];
     };
-    while (end_ < batch && alike(rows.offsets) && alike(rows.lengths)) ++end_;
+    while (end_ < batch && alike(rows.offsets) && alike(rows.ends)) ++end_;
     if (!rows.offsets.empty()) step_.q_positions = step_.q_positions.Shifted(rows.offsets[begin]);
-    if (!rows.lengths.empty()) {
-      const IndexSet seen = IndexSet::Interval(0, rows.lengths[begin]);
-      step_.k_positions = step_.k_positions.Intersect(seen);
-      step_.varies = end_ - begin < batch || step_.k_positions.size() < keys_;
-      keys_ = step_.k_positions.size();
+    if (!rows.ends.empty()) {
+      step_.k_positions = step_.k_positions.Intersect(IndexSet::Interval(0, rows.ends[begin]));
     }
+    step_.varies = end_ - begin < batch || step_.k_positions.size() < keys_;
+    keys_ = step_.k_positions.size();
     if (step_.dropout.rate != 0) step_.dropout.batches = step.dropout.batches.Slice(begin, end_);
   }
 
@@ -50,7 +49,7 @@ absl::Status ForEachRun(const AttentionRows& rows, int64_t batch,
   return absl::OkStatus();
 }
 
-bool AreAlike(const AttentionRows& rows) { return rows.offsets.empty() && rows.lengths.empty(); }
+bool AreAlike(const AttentionRows& rows) { return rows.offsets.empty() && rows.ends.empty(); }
 
 }  // namespace
 

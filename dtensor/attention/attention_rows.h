@@ -17,7 +17,7 @@ namespace dtensor {
 // Each has one number for each batch entry of the rank, or none.
 struct AttentionRows {
   std::vector<int64_t> offsets;  // are added to the positions of the entry's queries
-  std::vector<int64_t> lengths;  // keys at these positions and behind them are not seen
+  std::vector<int64_t> ends;     // keys at these positions and behind them are not seen
 };
 
 // kernels::Attention for all entries: tensors, step and carry as there.

@@ -37,7 +37,7 @@ uint64_t DigestOf(const RankRing& ring, const RingOptions& options) {
   digest.Add(std::bit_cast<int64_t>(options.dropout.rate));
   digest.Add(static_cast<int64_t>(options.dropout.seed));
   digest.Add(static_cast<int64_t>(options.lineage));
-  for (const std::vector<int64_t>* numbers : {&options.rows.offsets, &options.rows.lengths}) {
+  for (const std::vector<int64_t>* numbers : {&options.rows.offsets, &options.rows.ends}) {
     for (const int64_t number : *numbers) digest.Add(number);
   }
   return digest.value();

@@ -219,6 +219,10 @@ absl::Status KvCache::CheckAppend(const DistributedTensor& ids,
                                   absl::Span<const int64_t> counts) const {
   DT_RETURN_IF_ERROR(CheckIdle());
   if (!ids.defined()) return InvalidArgument({kWho, "the ids are undefined"});
+  if (ids.context().key_lengths() != nullptr) {
+    return InvalidArgument({kWho, "there are KeyLengths, which would hide what a cache appends; ",
+                            "give counts, outside of their scope"});
+  }
   if (ids.ndim() != 2 || ids.shape()[0] != options_.batch || ids.shape()[1] < 1) {
     return InvalidArgument({kWho, "ids ", ids.ToString(), " for a batch of ",
                             absl::StrCat(options_.batch), "; give [batch, s], s >= 1"});

@@ -78,10 +78,11 @@ class KvCache {
   // vocab], which are the model's first result; for a row without real ids they are meaningless.
   // Other results, such as router_sums, are dropped. Nothing is recorded for Backward. A module may
   // append to another cache meanwhile. Collective. Errors: before anything changes,
-  // kInvalidArgument for ids of another shape, counts that do not fit, and a row that would exceed
-  // the capacity, and kFailedPrecondition within an Append of this cache; what the model refuses;
-  // failures. After an error its tokens are as they were, and what was written of the new ones is 0
-  // again; an attention that ran for the first time keeps its memory.
+  // kInvalidArgument for ids of another shape, counts that do not fit, a row that would exceed the
+  // capacity, and while there are KeyLengths, and kFailedPrecondition within an Append of this
+  // cache; what the model refuses; failures. After an error its tokens are as they were, and what
+  // was written of the new ones is 0 again; an attention that ran for the first time keeps its
+  // memory.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row

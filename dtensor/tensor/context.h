@@ -202,8 +202,8 @@ class Context {
   // function of Recompute() runs again, one of that run. Counts are kept for good: some 55 bytes
   // for each mesh that tensors were made on.
   Lineage NextLineage(const Spec& spec, const char* maker);
-  // Advances when a tensor is redistributed to another mesh, or read from a copy that is kept
-  // there.
+  // Advances when a tensor is redistributed to another mesh and ranks exchange something for it or
+  // for its gradient, or it is read from a copy that is kept there.
   uint64_t mesh_changes() const { return mesh_changes_; }
   void NoteMeshChange() { ++mesh_changes_; }
   uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes

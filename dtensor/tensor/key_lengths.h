@@ -7,7 +7,8 @@
 //
 // It is for modules with an attention (attention_module.h), those of the library and others that
 // take their options from CallOptions; a call of Attention has AttentionOptions::key_lengths. What
-// Recompute() runs again finds the lengths that it found before.
+// Recompute() runs again finds the lengths that it found before. Not for KvCache, whose `counts`
+// say which tokens are real.
 #ifndef DTENSOR_TENSOR_KEY_LENGTHS_H_
 #define DTENSOR_TENSOR_KEY_LENGTHS_H_
 

@@ -42,6 +42,23 @@ TEST(MeshChange, ALeafIsReadOnAnotherMesh) {
   }));
 }
 
+// Only what ranks exchange something for counts as a change: Recompute() goes by that.
+TEST(MeshChange, CountsWhereRanksExchangeSomething) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const DeviceMesh mesh = *DeviceMesh::Parse("pp=2"), stage = *mesh.At("pp", 0);
+    const auto changes = [&](const Placement& placement) -> absl::StatusOr<uint64_t> {
+      DT_ASSIGN_OR_RETURN(const auto x, Full(context, mesh, {placement}, {4}, DType::kI64, 3));
+      const uint64_t before = context.mesh_changes();
+      DT_ASSIGN_OR_RETURN(const Layout there, x.layout().OnMesh(stage));
+      DT_RETURN_IF_ERROR(x.Redistribute(there).status());
+      return context.mesh_changes() - before;
+    };
+    EXPECT_THAT(changes(Replicate()), IsOkAndHolds(0));
+    EXPECT_THAT(changes(Shard(0)), IsOkAndHolds(1));
+    return absl::OkStatus();
+  }));
+}
+
 // What the program computes does not depend on where it changes the mesh.
 struct Program {
   DeviceMesh first, second;

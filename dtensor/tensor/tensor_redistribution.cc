@@ -40,7 +40,8 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
     const TensorImplPtr& moved = known.moved;
-    // Checked first, because a tensor that was consumed in place has no memory, so no version.
+    // Checked first, because a tensor that was consumed in place has no values, so no version of
+    // them.
     const bool stale = moved->unsettled != nullptr && moved->unsettled->late == nullptr;
     return stale || moved->local.version() > 0 ? nullptr : moved;
   }
@@ -59,10 +60,11 @@ bool StaysExpanded(const TensorImpl& source, const RankRedistributionPlan& plan)
   return source.is_expanded && plan.plan().is_view();
 }
 
-// A tensor that moves to another mesh gets a new lineage, counted there.
-Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
+// A tensor that moves to another mesh gets a new lineage, counted there. If all have what they
+// need, no rank exchanges anything: that is no change for the order of exchanges.
+Lineage MovedLineage(const TensorImpl& impl, const Spec& target, const RedistributionPlan& plan) {
   if (!ChangesMesh(impl, target)) return impl.lineage;
-  impl.context->NoteMeshChange();
+  if (!plan.moves_nothing()) impl.context->NoteMeshChange();
   return impl.context->NextLineage(target, "Redistribute");
 }
 
@@ -216,7 +218,7 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
     moved->unsettled = std::make_unique<Unsettled>();
     moved->unsettled->late = std::move(late);
   }
-  moved->lineage = MovedLineage(impl, *target);
+  moved->lineage = MovedLineage(impl, *target, plan->plan());
   moved->is_expanded = StaysExpanded(impl, *plan);
   moved->moves = changes_mesh ? 1 : std::min(impl.moves + 1, TensorImpl::kMostMoves);
   if (!changes_mesh && impl.remembers()) {
@@ -319,7 +321,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
   DT_RETURN_IF_ERROR(Settle(*impl));
   Context& context = *impl->context;
   TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *target, *plan));
-  moved->lineage = MovedLineage(*impl, *target);
+  moved->lineage = MovedLineage(*impl, *target, plan->plan());
   moved->is_expanded = StaysExpanded(*impl, *plan);
   DT_RETURN_IF_ERROR(LinkMoved(impl, *moved));
   Tensor source, root;

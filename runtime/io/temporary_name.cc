@@ -37,7 +37,7 @@ std::string Machine() {
   struct stat processes = {};
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   char name[HOST_NAME_MAX + 1] = {};
-  if (gethostname(name, HOST_NAME_MAX) != 0) name[0] = 0;
+  if (gethostname(name, sizeof(name)) != 0) name[0] = 0;
   const char* const told = std::getenv("DTENSOR_HOST");
   const std::string text = absl::StrCat(boot, ".", known ? processes.st_ino : 0, ".", name, ".",
                                         told != nullptr ? told : "");

@@ -23,6 +23,7 @@
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/key_lengths.h"
 #include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/tests/generation/small_models.h"
 #include "gmock/gmock.h"
@@ -446,6 +447,12 @@ TEST(KvCache, RefusesAndStaysAsItWas) {
     DT_RETURN_IF_ERROR(append({1, 2, 3, 4}, {2, 1}));
     EXPECT_THAT(append({1, 2, 3, 4, 5, 6}, {}), Refuses(HasSubstr("capacity of 4")));
     EXPECT_THAT(append({1, 2}, {1, 2}), Refuses(HasSubstr("a count of 2 in row 1")));
+    {
+      const Layout row = Layout::Replicated(DeviceMesh::Parse("tp=2").value(), 1);
+      DT_ASSIGN_OR_RETURN(const auto lengths, Full(context, row, {2}, DType::kI64, 1));
+      const KeyLengths hidden(lengths);
+      EXPECT_THAT(append({1, 2}, {1, 1}), Refuses(HasSubstr("there are KeyLengths")));
+    }
     EXPECT_THAT(append({1, 2}, {1}), Refuses(HasSubstr("1 counts")));
     EXPECT_THAT(Values(cache->Append(*placed.Ids(context, 1, {1}))),
                 Refuses(HasSubstr("batch of 2")));

@@ -440,24 +440,28 @@ def gpt_oss():
     case("clamped_expert_mlp_empty", clamped_expert_mlp, *operands(ids(4, 0, 2)))
 
 
-def padded():
-    def attention_lengths(q, k, v, lengths):
-        there = torch.arange(k.shape[1]) < lengths[:, None]
-        return attention(q, k, v, there[:, None, None])
+def attention_lengths(q, k, v, lengths):
+    """Full attention of each batch entry to as many keys as this."""
+    there = torch.arange(k.shape[1]) < lengths[:, None]
+    return attention(q, k, v, there[:, None, None])
 
+
+def padded():
     case("attention_key_lengths", attention_lengths, randn(3, 4, 4, 2), randn(3, 5, 2, 2), randn(3, 5, 2, 2),
          torch.tensor([2, 5, 1]))
 
 
-def taken():
+def later():
     case("take_along_dim_rows", lambda x, i: torch.take_along_dim(x, i, 0), randn(5, 3), ids(5, 4, 3))
     case("take_along_dim_middle", lambda x, i: torch.take_along_dim(x, i, 1), randn(2, 4, 3), ids(4, 2, 5, 3))
+    case("attention_key_lengths_few", attention_lengths, randn(2, 5, 2, 2), randn(2, 3, 2, 2), randn(2, 3, 2, 2),
+         torch.tensor([1, 2]))
 
 
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
                    copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss, padded,
-                   taken):
+                   later):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

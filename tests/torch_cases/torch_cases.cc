@@ -321,7 +321,9 @@ void AddAttention(std::vector<TorchCases>& all) {
       {{"attention_sinks", "attention_sinks_far"}, &OpNamed("Attention"), Call([full](Operands x) {
          return AttentionWithSinks(x[0], x[1], x[2], x[3], {.mask = full});
        })});
-  all.push_back({{"attention_key_lengths"}, &OpNamed("Attention"), Call([full](Operands x) {
+  all.push_back({{"attention_key_lengths", "attention_key_lengths_few"},
+                 &OpNamed("Attention"),
+                 Call([full](Operands x) {
                    return Attention(x[0], x[1], x[2], {.mask = full, .key_lengths = *x[3]});
                  })});
 }

@@ -115,11 +115,15 @@ absl::Status ControlPlane::Admit() {
     if (!host.ok()) return Gone(rank, host.status());
     // It is on this host, which others reach by the address that they know.
     cards_[rank].host = IsLoopback(*host) ? "" : *std::move(host);
-    const auto frame = peer.link.Await(std::max(deadline, NetClock::now() + kGrace));
+    // Half of the time that is left: the others, which began earlier or later, still wait then.
+    const auto now = NetClock::now();
+    const auto patience = std::max<NetClock::duration>(kGrace, (deadline - now) / 2);
+    const auto frame = peer.link.Await(now + patience);
     if (absl::IsDeadlineExceeded(frame.status())) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("rank ", rank, " came, and then said nothing for ", options_.timeout_seconds,
-                       " s; is its process stopped?"));
+      const double seconds = std::chrono::duration<double>(patience).count();
+      return absl::DeadlineExceededError(absl::StrCat("rank ", rank,
+                                                      " came, and then said nothing for ", seconds,
+                                                      " s; is its process stopped?"));
     }
     if (!frame.ok()) return Gone(rank, frame.status());
     if (frame->type != TypeOf(ControlMessage::kCard)) {

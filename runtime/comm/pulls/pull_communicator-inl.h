@@ -137,9 +137,9 @@ absl::Status PullCommunicator<WorldType>::Start(const Collective& collective,
     if (dropped == nullptr) finished_.emplace_back(before, status);
     if (world_.failed()) return world_.failure();
   }
-  ++in.number;
-  // Before peers may read: it allocates, and may throw.
+  // Before anything else: it allocates, and may throw.
   if (ReceivesNothing(parts)) Count(collective, 0, 0);
+  ++in.number;
   DT_RETURN_IF_ERROR(Post(collective, parts, in));
   in.collective = &collective;
   in.parts = parts;
