@@ -23,8 +23,8 @@ namespace DTENSOR_EXPORT dtensor {
 class KeyLengths {
  public:
   // As AttentionOptions::key_lengths, for all attentions that run meanwhile, on the thread of the
-  // tensor's Context. In a pipeline: not sharded over the axis of the stages. An inner KeyLengths
-  // takes the place of an outer one while it lives. Requires: a defined tensor.
+  // tensor's Context. In a pipeline: on the mesh of all stages, and not sharded over their axis. An
+  // inner KeyLengths takes the place of an outer one while it lives. Requires: a defined tensor.
   explicit KeyLengths(const DistributedTensor& lengths);
   // What was found at another time; null: no lengths.
   KeyLengths(Context& context, std::shared_ptr<const DistributedTensor> lengths);
