@@ -67,7 +67,8 @@ struct AttentionOptions {
   // or on a larger one, in any layout. A length that is negative or above t is a failure
   // (kOutOfRange): it ends the world. Each rank reads the lengths of its batch entries on the host,
   // so a GPU's queue runs empty, and computes runs of entries of one length, one after the other.
-  // Other lengths need no new dispatch decision. Undefined: all keys are seen.
+  // Other lengths need no new dispatch decision. On a simulated rank, which has no numbers, all
+  // keys count. Undefined: all keys are seen.
   DistributedTensor key_lengths = {};
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,

@@ -16,8 +16,9 @@ double BytesOfRows(int64_t rows, double each, DType dtype) {
 }
 
 KernelWork WorkOf(const CrossEntropyStatsArgs& args) {
-  return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) +
-                   BytesOfRows(args.rows, args.smooth ? 5 : 3, AccumulatorOf(args.dtype))};
+  return {.bytes =
+              BytesOf(args.logits) + BytesOf(args.targets) +
+              BytesOfRows(args.rows, static_cast<double>(args.width), AccumulatorOf(args.dtype))};
 }
 
 KernelWork WorkOf(const CrossEntropyMergeArgs& args) {
@@ -78,7 +79,7 @@ absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tenso
                      .classes = IndexLookup(classes),
                      .num_classes = terms.num_classes,
                      .ignore = terms.ignore,
-                     .smooth = terms.label_smoothing != 0,
+                     .width = terms.num_stats(),
                      .stats = stats.raw()});
 }
 
@@ -98,6 +99,7 @@ absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor
                      .targets = StridedInput(targets),
                      .shards = stats.size(0),
                      .rows = stats.size(1),
+                     .width = terms.num_stats(),
                      .num_classes = terms.num_classes,
                      .ignore = terms.ignore,
                      .label_smoothing = terms.label_smoothing,

@@ -2,8 +2,9 @@
 
   $(bench/peers/setup transformers) tests/hugging_face/make_cases.py
 
-Case c has c/operand0... (token ids), c/result0... (of models with experts, the last is the balancing loss) and c/gradient/NAME of parameters NAME: of the sum of all results,
-each number times formula("result0...", its index). Its parameters are formula(NAME, index) as well, and are not stored;
+Case c has c/operand0... (token ids, and last a mask of padding if there is one), c/result0... (of models with experts,
+the last is the balancing loss) and c/gradient/NAME of parameters NAME: of the sum of all results, each number times
+formula("result0...", its index). Its parameters are formula(NAME, index) as well, and are not stored;
 hugging_face_test.cc has the same formula. The configuration is in the file's metadata, under c, as the class wrote it,
 beside the versions that made the file. Other versions, or another CPU, may make other last bits.
 

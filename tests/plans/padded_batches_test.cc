@@ -107,18 +107,13 @@ absl::StatusOr<Values> GradientsOf(Module& model, const DeviceMesh& mesh) {
   return gradients;
 }
 
-struct Run {
-  const char* mesh;
-  bool recompute = false;
-};
-
-absl::StatusOr<std::unique_ptr<BertModel>> MakeModel(Context& context, const Run& run,
-                                                     const DeviceMesh& mesh) {
+absl::StatusOr<std::unique_ptr<BertModel>> MakeModel(Context& context, const DeviceMesh& mesh,
+                                                     bool recompute) {
   auto model = std::make_unique<BertModel>(Config());
   DT_ASSIGN_OR_RETURN(const TensorParallelism planned, PlanTensorParallel(Config(), mesh));
   model->SetDType(DType::kF64);
   ParallelPlanOptions options = {.seed = 3};
-  if (run.recompute) options.recompute = {"encoder.layer.*"};
+  if (recompute) options.recompute = {"encoder.layer.*"};
   DT_RETURN_IF_ERROR(planned.plan.Apply(*model, context, planned.mesh, options));
   return model;
 }
@@ -139,7 +134,7 @@ Values Alone() {
   Values gradients;
   DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
     const DeviceMesh mesh;
-    DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, {"tp=1"}, mesh));
+    DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, mesh, /*recompute=*/false));
     for (int64_t r = 0; r < kTexts; ++r) {
       DT_RETURN_IF_ERROR(
           Backward(LossOf(context, *model, mesh, Batch(r, 1, kLengths[r]), /*padded=*/false)));
@@ -164,7 +159,7 @@ TEST(PaddedBatches, GiveEachTextWhatItGivesAlone) {
     for (const bool recompute : {false, true}) {
       DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
       DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, {mesh_text, recompute}, mesh));
+        DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, mesh, recompute));
         DT_RETURN_IF_ERROR(
             Backward(LossOf(context, *model, mesh, Batch(0, kTexts, kSequence), /*padded=*/true)));
         DT_ASSIGN_OR_RETURN(const Values got, GradientsOf(*model, mesh));
@@ -182,7 +177,7 @@ TEST(PaddedBatches, GoThroughPipelines) {
     for (const bool recompute : {false, true}) {
       DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
       DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, {mesh_text, recompute}, mesh));
+        DT_ASSIGN_OR_RETURN(const auto model, MakeModel(context, mesh, recompute));
         const auto loss = [&](int64_t i) {
           return LossOf(context, *model, mesh, Batch(2 * i, 2, kSequence), /*padded=*/true);
         };

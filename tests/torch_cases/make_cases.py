@@ -451,9 +451,12 @@ def padded():
          torch.tensor([2, 5, 1]))
 
 
-def later():
+def taken():
     case("take_along_dim_rows", lambda x, i: torch.take_along_dim(x, i, 0), randn(5, 3), ids(5, 4, 3))
     case("take_along_dim_middle", lambda x, i: torch.take_along_dim(x, i, 1), randn(2, 4, 3), ids(4, 2, 5, 3))
+
+
+def more_queries():
     case("attention_key_lengths_few", attention_lengths, randn(2, 5, 2, 2), randn(2, 3, 2, 2), randn(2, 3, 2, 2),
          torch.tensor([1, 2]))
 
@@ -461,7 +464,7 @@ def later():
 def main():
     for family in (products, arithmetic, functions, comparisons, rows, reductions, views, transformers, losses,
                    copies_and_bounds, mixtures, einsums, windows, positions, gpt_oss, padded,
-                   later):
+                   taken, more_queries):
         family()
     path = pathlib.Path(__file__).with_name("cases.safetensors")
     save_file(tensors, path, metadata={"torch": torch.__version__})  # of several the order is random

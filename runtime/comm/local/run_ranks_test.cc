@@ -212,7 +212,8 @@ TEST(RunLocalRanks, PinsThreadsOnlyWhenAsked) {
   }));
 }
 
-// Longer than the time-out; and a rank that others wait for has gone on before it meets them.
+// A world whose process is stopped for longer than the time-out, while ranks wait for one that is
+// late.
 absl::Status RunWhileStopped() {
   const pid_t process = getpid();
   if (fork() == 0) {

@@ -331,8 +331,11 @@ bool MpiTransport::TakeNotesIn() {
     const int code = watch_.Call("MPI_Improbe", [&] {
       return MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &found, &message, &status);
     });
-    if (code != MPI_SUCCESS) LoseAll(MpiError("MPI_Improbe", code));
-    if (code != MPI_SUCCESS || found == 0) return any;
+    if (code != MPI_SUCCESS) {
+      LoseAll(MpiError("MPI_Improbe", code));
+      return any;
+    }
+    if (found == 0) return any;
     any = true;
     int size = 0;
     MPI_Get_count(&status, MPI_BYTE, &size);

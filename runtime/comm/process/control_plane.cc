@@ -45,6 +45,25 @@ absl::Status Gone(int rank, const absl::Status& why) {
   return With(why, absl::StrCat("rank ", rank, ": its process is gone: "));
 }
 
+// The card of a rank that has come. Waits for half of the time that is left, so that the others,
+// which began earlier or later, still wait when they are told.
+absl::StatusOr<std::string> AwaitCard(int rank, FramedLink& link, NetClock::time_point deadline) {
+  const auto now = NetClock::now();
+  const auto patience = std::max<NetClock::duration>(kGrace, (deadline - now) / 2);
+  auto frame = link.Await(now + patience);
+  if (absl::IsDeadlineExceeded(frame.status())) {
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience).count();
+    return absl::DeadlineExceededError(absl::StrCat("rank ", rank,
+                                                    " came, and then said nothing for ", seconds,
+                                                    " s; is its process stopped?"));
+  }
+  if (!frame.ok()) return Gone(rank, frame.status());
+  if (frame->type != TypeOf(ControlMessage::kCard)) {
+    return Gone(rank, InvalidArgument({"it sent what no rank sends"}));
+  }
+  return std::move(frame->body);
+}
+
 }  // namespace
 
 ControlPlane::ControlPlane(const ControlPlaneOptions& options)
@@ -115,21 +134,7 @@ absl::Status ControlPlane::Admit() {
     if (!host.ok()) return Gone(rank, host.status());
     // It is on this host, which others reach by the address that they know.
     cards_[rank].host = IsLoopback(*host) ? "" : *std::move(host);
-    // Half of the time that is left: the others, which began earlier or later, still wait then.
-    const auto now = NetClock::now();
-    const auto patience = std::max<NetClock::duration>(kGrace, (deadline - now) / 2);
-    const auto frame = peer.link.Await(now + patience);
-    if (absl::IsDeadlineExceeded(frame.status())) {
-      const double seconds = std::chrono::duration<double>(patience).count();
-      return absl::DeadlineExceededError(absl::StrCat("rank ", rank,
-                                                      " came, and then said nothing for ", seconds,
-                                                      " s; is its process stopped?"));
-    }
-    if (!frame.ok()) return Gone(rank, frame.status());
-    if (frame->type != TypeOf(ControlMessage::kCard)) {
-      return Gone(rank, InvalidArgument({"it sent what no rank sends"}));
-    }
-    cards_[rank].text = frame->body;
+    DT_ASSIGN_OR_RETURN(cards_[rank].text, AwaitCard(rank, peer.link, deadline));
   }
   return absl::OkStatus();
 }

@@ -103,6 +103,26 @@ FramedLink Impostor(const ControlPlaneOptions& options, int rank) {
   return link;
 }
 
+// A process that is stopped as soon as it has connected is not gone.
+TEST(ControlPlane, SaysWhoComesAndSaysNothing) {
+  const Worlds worlds(2, /*timeout_seconds=*/5);
+  std::promise<void> over;
+  std::thread silent([&] {
+    const auto deadline = NetClock::now() + std::chrono::seconds(5);
+    const ControlPlaneOptions& options = worlds.options();
+    Socket socket = ConnectTo(options.address, deadline).value();
+    DT_EXPECT_OK(
+        Introduce(socket, LinkKind::kControl, 1, {options.job, options.secret, 2}, deadline));
+    over.get_future().wait();
+  });
+  const auto results = worlds.Run({0}, [](ControlPlane&) { return absl::OkStatus(); });
+  over.set_value();
+  silent.join();
+  EXPECT_THAT(results, ElementsAre(StatusIs(
+                           absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("rank 1 came, and then said nothing for 3 s; is its"))));
+}
+
 TEST(ControlPlane, GivesEachRankAllCards) {
   for (int size : {1, 2, 5}) {
     std::vector<int> ranks;

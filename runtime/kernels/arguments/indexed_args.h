@@ -70,14 +70,14 @@ struct CrossEntropyStatsArgs {
   int64_t rows;
   IndexLookup classes;
   int64_t num_classes, ignore;
-  bool smooth;  // labels are smoothed: two more statistics
+  int64_t width;  // of a row of statistics: 3, or 5 if labels are smoothed
   void* stats;
 };
 
 struct CrossEntropyMergeArgs {
   DType dtype, id_dtype;
   StridedInput stats, targets;
-  int64_t shards, rows, num_classes, ignore;
+  int64_t shards, rows, width, num_classes, ignore;
   double label_smoothing;
   void *max, *log_sum, *loss;
 };

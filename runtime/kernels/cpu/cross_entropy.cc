@@ -68,15 +68,15 @@ absl::Status RunStats(const CrossEntropyStatsArgs& a) {
     return ToStatus(IndexError{"target", ids[t], t, a.num_classes});
   }
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
-  const int64_t width = a.smooth ? 5 : 3;
   ForEachRowGroup(a.logits, [&](auto in, auto stride, int64_t first, int64_t n) {
     VisitFloat(a.dtype, [&](auto t) {
       using T = decltype(t);
       const T* logits = static_cast<const T*>(in[0]);
-      Compute<T>* s = static_cast<Compute<T>*>(a.stats) + width * first;
-      simd::MaxAndSumExp({a.dtype, n, a.logits.n}, {in[0], stride[0]}, width, s);
-      GatherTargets(logits, stride[0], n, found.data() + first, width, s);
-      if (a.smooth) simd::SumBelowMax({a.dtype, n, a.logits.n}, {in[0], stride[0]}, width, s);
+      Compute<T>* s = static_cast<Compute<T>*>(a.stats) + a.width * first;
+      const simd::RowShape shape = {a.dtype, n, a.logits.n};
+      simd::MaxAndSumExp(shape, {in[0], stride[0]}, a.width, s);
+      GatherTargets(logits, stride[0], n, found.data() + first, a.width, s);
+      if (a.width > 3) simd::SumBelowMax(shape, {in[0], stride[0]}, a.width, s);
     });
   });
   return absl::OkStatus();
@@ -86,10 +86,9 @@ void RunMerge(const CrossEntropyMergeArgs& a) {
   std::vector<std::byte> stats_scratch, targets_scratch;
   const void* stats = Packed(a.stats, stats_scratch);
   const Ids ids(Packed(a.targets, targets_scratch), a.id_dtype);
-  const int64_t width = a.label_smoothing == 0 ? 3 : 5;
   VisitFloat(a.dtype, [&](auto t) {
     using C = Compute<decltype(t)>;
-    Merge(a, ShardStats<C>{static_cast<const C*>(stats), a.shards, a.rows, width}, ids);
+    Merge(a, ShardStats<C>{static_cast<const C*>(stats), a.shards, a.rows, a.width}, ids);
   });
 }
 

@@ -34,7 +34,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Tag = hn::ScalableTag<Compute<T>>;
 
-// Calls fn(T{}) with the C++ type of a float `dtype`.
+// VisitFloat (numeric.h), compiled for each instruction set: calls fn(T{}) with the C++ type of a
+// float `dtype`.
 template <class Fn>
 HWY_INLINE void VisitTarget(DType dtype, Fn fn) {
   if (dtype == DType::kF64) return fn(double{});

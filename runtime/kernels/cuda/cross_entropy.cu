@@ -60,7 +60,7 @@ struct LabelledRows {
 struct StatsArgs {
   LabelledRows x;
   IndexCheck check;
-  bool smooth;
+  int64_t width;
   void* stats;
 };
 
@@ -71,21 +71,21 @@ __global__ void __launch_bounds__(kThreads, 4) StatsKernel(StatsArgs a) {
     // The target's logit is loaded while the lanes join their statistics.
     const int64_t target = a.x.TargetAt(row);
     const RowInput<T> logits = a.x.LogitsAt<T>(row, a.x.n);
-    RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, lane, a.smooth);
+    const bool smooth = a.width > 3;
+    RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, lane, smooth);
     int64_t column = -1;
     T of_target = {};
     if (lane == 0 && target != a.x.ignore && a.check.Passes(target, row)) {
       column = a.x.classes.PositionOf(target);
       if (column >= 0) of_target = logits.row[column * logits.stride];
     }
-    MergeLanes<kLanes>(a.smooth, stats);
+    MergeLanes<kLanes>(smooth, stats);
     if (lane != 0) return;
-    const int width = a.smooth ? 5 : 3;
-    C* const out = static_cast<C*>(a.stats) + row * width;
+    C* const out = static_cast<C*>(a.stats) + row * a.width;
     out[0] = stats.max;
     out[1] = stats.sum_exp;
     out[2] = column < 0 ? C{0} : Widen(of_target);
-    if (!a.smooth) return;
+    if (!smooth) return;
     out[3] = stats.below_max;
     out[4] = stats.count;
   });
@@ -99,8 +99,7 @@ double ShareOfEach(double label_smoothing, int64_t num_classes) {
 struct MergeArgs {
   StridedInput stats;
   Ids targets;
-  int64_t shards, rows, ignore;
-  int width;
+  int64_t shards, rows, ignore, width;
   double at_target, at_each;
   void *max, *log_sum, *loss;
 };
@@ -194,7 +193,7 @@ absl::Status CrossEntropyStats(Device& device, const char* kernel,
   if (args.rows == 0) return device.failure();
   return WithIndexRuns(device, kernel, args.classes, [&](const IndexRuns& classes) {
     const StatsArgs stats = {LabelledRows(args, classes),
-                             IndexCheck(device, kernel, "target", args.num_classes), args.smooth,
+                             IndexCheck(device, kernel, "target", args.num_classes), args.width,
                              args.stats};
     return VisitFloat(args.dtype, [&](auto t) {
       return WithLanes(args.logits.n, [&](auto lanes) {
@@ -213,7 +212,7 @@ absl::Status CrossEntropyMerge(Device& device, const char* kernel,
                            args.shards,
                            args.rows,
                            args.ignore,
-                           args.label_smoothing == 0 ? 3 : 5,
+                           args.width,
                            1 - args.label_smoothing,
                            ShareOfEach(args.label_smoothing, args.num_classes),
                            args.max,
